@@ -1,4 +1,11 @@
-"""The command ``mltune``, as ``python -m mltune``."""
+"""The command ``mltune``, also as ``python -m mltune``."""
+
+import os
+import signal
+import sys
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler and "multiprocessing" not in sys.modules:
+    signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))  # nothing is lost until all is imported
 
 from mltune.cli import main
 

@@ -17,7 +17,7 @@
     │   ├── WisdomError         a wisdom is malformed, or cannot be read or written
     │   ├── LibraryError        a library, or what one is built from, is malformed or damaged
     │   └── DeviceError         no such device, or what it needs is not installed
-    └── RunError                a run failed: exit code 1
+    └── RunError                a run failed: exit code 1, or 130 after Ctrl-C
         ├── WorkerError         a worker process cannot be started or kept alive
         ├── DeviceLostError     the GPU cannot be used now: it is gone, or another process holds it
         └── StoreError          records cannot be written
@@ -93,7 +93,9 @@ class DeviceError(UsageError):
 
 
 class RunError(MltuneError):
-    """A run failed."""
+    """A run failed; it is ``interrupted`` if it had been asked to stop."""
+
+    interrupted = False
 
 
 class WorkerError(RunError):

@@ -305,7 +305,7 @@ class TestCompare:
     def test_refuses_what_does_not_exist(self):
         with pytest.raises(UsageError, match="nosuch"):
             mltune.compare("nosuch")
-        with pytest.raises(UsageError, match="nosuch:Class cannot be: ModuleNotFoundError"):
+        with pytest.raises(UsageError, match="nosuch:Class cannot be imported as MODULE:CLASS: ModuleNotFoundError"):
             mltune.compare("nosuch:Class")
         with pytest.raises(UsageError, match=r"has a name and a method search\(simulation, seed\)"):
             mltune.compare(pathlib.PurePath)

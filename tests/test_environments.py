@@ -140,19 +140,19 @@ def test_two_cupys_are_told_until_one_is_left(environment, wheel, note):
     environment.pip("install", "cupy-cuda13x")
     assert environment.pip("check").strip() == "No broken requirements found."
     told = environment.run("mltune", "device")
-    assert "only one CuPy must be installed, but cupy-cuda12x and cupy-cuda13x are in one folder" in told
+    assert "cupy-cuda12x and cupy-cuda13x are in one folder" in told
     environment.pip("uninstall", "--yes", "cupy-cuda12x")
     assert "those of cupy-cuda13x are gone" in environment.run("mltune", "device")
     environment.pip("uninstall", "--yes", "cupy-cuda13x")
     environment.pip("install", "cupy-cuda13x")
-    assert "only one CuPy" not in environment.run("mltune", "device")
+    assert "are in one folder" not in environment.run("mltune", "device")
     note("cupy-cuda12x, then cupy-cuda13x", told)
 
 
 def test_a_cupy_and_a_cublas_for_different_versions_of_cuda_are_told(environment, wheel):
     environment.pip("install", str(wheel), "cupy-cuda12x", "nvidia-cublas")
     told = environment.run("mltune", "device")
-    assert "CuPy and cuBLAS must be for the same CUDA, but cupy-cuda12x cannot use" in told
+    assert "cupy-cuda12x cannot use" in told
     assert "run `pip uninstall cupy-cuda12x`, then `pip install 'mltune-gpu[cuda13]'`" in told
 
 

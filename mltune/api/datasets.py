@@ -195,7 +195,7 @@ def export_dataset(
     from mltune.files.atomic import write_file_atomically
 
     if os.path.lexists(file) and not overwrite:
-        raise UsageError(f"a file is not replaced, but {file} exists; choose another name, or --overwrite.")
+        raise UsageError(f"{file} exists and is not replaced; choose another name, or --overwrite.")
     loaded = load_dataset(dataset)
     write_file_atomically(Path(file), exporting.FORMATS[format](loaded).encode())
     return loaded
@@ -281,5 +281,5 @@ def _write(dataset: Dataset, out: Path, *, keep: Sequence[Path], overwrite: bool
 
     for read in keep:
         if read.resolve().with_suffix("") == (out / dataset.manifest.name).resolve():
-            raise UsageError(f"what is read is not replaced, but --out leads to {read}; choose another folder.")
+            raise UsageError(f"--out leads to {read}, which is read and not replaced; choose another folder.")
     return write_dataset(dataset, out, overwrite=overwrite)

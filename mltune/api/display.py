@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from mltune.errors import MltuneWarning
+from mltune.errors import MltuneWarning, RunError
 from mltune.files.text import html_rows, many
 
 
@@ -68,8 +68,18 @@ def attended(display: str = "RunDisplay", **patience: Any) -> Iterator[dict[str,
     from mltune.process.signals import Interrupt
     from mltune.show import live
 
-    with getattr(live, display)() as progress, Interrupt(**patience) as interrupt:
+    with getattr(live, display)() as progress, Interrupt(**patience) as interrupt, _noting(interrupt):
         yield {"progress": progress, "interrupt": interrupt}
+
+
+@contextmanager
+def _noting(interrupted: Callable[[], bool]) -> Iterator[None]:
+    """Note in the error of a run that it had been asked to stop."""
+    try:
+        yield
+    except RunError as error:
+        error.interrupted = interrupted()
+        raise
 
 
 @contextmanager
@@ -87,7 +97,8 @@ def interruptible(interrupt: Callable[[], bool] | None) -> Iterator[Callable[[],
     usual = signal.getsignal(signal.SIGINT) or signal.default_int_handler
     signal.signal(signal.SIGINT, note)
     try:
-        yield pressed.is_set
+        with _noting(pressed.is_set):
+            yield pressed.is_set
     finally:
         signal.signal(signal.SIGINT, usual)
 

@@ -294,7 +294,7 @@ def wisdom_file(file: str | Path | None, *, must_exist: bool = False) -> Path:
 
     path = default_file() if file is None else Path(file)
     if path is None:
-        raise UsageError(f"a wisdom is a file, but {VARIABLE} is none; name a file.")
+        raise UsageError(f"{VARIABLE} is none, and no file of wisdom is named; name a file.")
     if (must_exist or file is not None) and not path.exists():
-        raise UsageError(f"a wisdom is a file, but there is no {path}.")
+        raise UsageError(f"there is no wisdom {path}.")
     return path

@@ -133,7 +133,7 @@ def tune_choice(plan: Plan, *, run: Path | None = None, **options: Any) -> TuneR
     if not runs_in(directory):
         reasons = "; ".join(f"{slug}: {failure}" for slug, failure in campaign.failed.items())
         raise RunError(
-            f"at least one of the competing kernels must begin, but none has in {directory}: "
+            f"none of the competing kernels has begun in {directory}: "
             f"{reasons or 'the time was over, or the run was interrupted'}."
         )
     result = fastest(directory)

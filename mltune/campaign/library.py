@@ -141,12 +141,12 @@ def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[Run
     for kernel in kernels:
         kernel_parameters(kernel, first)  # which has an error for arguments that a library cannot have
     if any(problem.macros() != first.macros() for problem in problems):
-        raise UsageError("the sizes of a library share machine code, but single products and batches have their own.")
+        raise UsageError("there are single products and batches, which do not share machine code: build two libraries.")
     needed = set() if of_arrays else {*"mnk"} & {*first.size_names}
     if not needed <= {*spec.extents} <= {*first.size_names}:
         raise UsageError(
-            f"the sizes of a library are those of its operation, {', '.join(first.size_names) or 'none'}, and "
-            f"those of a product have m, n and k, got {', '.join(spec.extents)}."
+            f"the sizes {', '.join(spec.extents)} are not those of the operation, "
+            f"{', '.join(first.size_names) or 'none'}; those of a product have m, n and k."
         )
     return problems, kernels
 
@@ -185,7 +185,7 @@ def _tunes(plan: Plan, directory: Path) -> list[Tune]:
     folders = [(task, directory / PROBLEMS / task.slug) for task in plan.tasks]
     tunes = [Tune(task.problem, task.kernel, read_run(at, task.slug)) for task, at in folders if is_begun(at)]  # type: ignore[arg-type]
     if not any(tune.run.best_record for tune in tunes):
-        raise RunError(f"a library needs a configuration that runs, but there is none in {directory}.")
+        raise RunError(f"there is no configuration that runs in {directory}, and a library needs one.")
     return tunes
 
 

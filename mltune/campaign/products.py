@@ -40,11 +40,11 @@ def claim_directory(plan: Plan, directory: Path) -> None:
         _check_same(document, _identity(load_plan(text)), directory)
         if not runs_in(directory) and read_file(text, MAX_BYTES, inside=directory) != plan.text.encode():
             raise RunDirectoryError(
-                f"a plan is written to {PLAN_FILE} in its directory, but {directory} has a file of that name, and no "
-                "runs; choose another directory (--run)."
+                f"{directory} has a file {PLAN_FILE}, to which a plan is written, and no runs; choose another "
+                "directory (--run)."
             )
     elif is_begun(directory):
-        raise RunDirectoryError(f"a directory belongs to one plan, but {directory} is that of a single run.")
+        raise RunDirectoryError(f"{directory} is the directory of a single run, not of a plan; choose another (--run).")
     with written_in(directory):
         write_file_atomically(identity, (json.dumps(document, indent=1) + "\n").encode())
         write_file_atomically(text, plan.text.encode())
@@ -64,8 +64,8 @@ def _stored(path: Path) -> dict[str, Any]:
         return {"seed": document["seed"], "problems": dict(document["problems"])}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunDirectoryError(
-            f"{path} holds the problems and the seed of a campaign, but it cannot be read: {error}; if "
-            f"{PLAN_FILE} beside it is the plan that began the campaign, delete {path}."
+            f"{path}, the problems and the seed of a campaign, cannot be read: {error}; if {PLAN_FILE} beside it is "
+            f"the plan that began the campaign, delete {path}."
         ) from error
 
 
@@ -82,8 +82,8 @@ def _check_same(current: dict[str, Any], earlier: dict[str, Any], directory: Pat
         further = [f"and {len(differences) - _NAMED} more differences"] if differences[_NAMED:] else []
         listed = "; ".join([*differences[:_NAMED], *further])
         raise RunDirectoryError(
-            f"a directory belongs to one plan, but {directory} is that of another: in this plan {printable(listed)}. "
-            "Undo the change, or carry the plan out in another directory (--run)."
+            f"{directory} is the directory of another plan: in this plan {printable(listed)}. Undo the change, or "
+            "carry the plan out in another directory (--run)."
         )
 
 

@@ -48,23 +48,42 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str] | None) -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _interrupted.clear()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     warnings.formatwarning = _warning
     streams.prepare()
     _spare_memory()
     try:
         sys.exit(_command()(arguments, prog_name="mltune", standalone_mode=False))
     except MltuneError as error:
-        _fail(error, 2 if isinstance(error, UsageError) else 1)
+        _fail(error, 2 if isinstance(error, UsageError) else INTERRUPTED if getattr(error, "interrupted", False) else 1)
     except _Misuse as error:
         _fail(_misuse(error), 2)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", INTERRUPTED)
     except Exception as error:
+        if _interrupted:
+            _fail("interrupted", INTERRUPTED)
         if text := _shortage(error) or _unusable(error):
             _fail(text, 1)
         if COMPLETING not in os.environ:  # a shell that completes a word shows nothing instead
             raise
+
+
+_interrupted: list[int] = []
+
+
+def _interrupt(number: int, _: object) -> None:
+    """Raise a KeyboardInterrupt, and note it: a module whose import it ends may raise another error in its place.
+
+    A second signal ends the process at once.
+    """
+    if _interrupted:
+        os._exit(128 + number)
+    _interrupted.append(number)
+    raise KeyboardInterrupt
 
 
 @functools.cache
@@ -94,11 +113,11 @@ def _shortage(error: BaseException) -> str:
     of_library = [line for line in str(error).splitlines() if any(part in line for part in _OF_LIBRARIES)]
     if not is_short and not of_library:
         return ""
-    fact = "there is too little now; end other programs"
+    fact = "end other programs"
     if (limit := _limit()) != resource.RLIM_INFINITY:
         fact = f"the limit of its address space is {limit / 1e6:,.0f} MB; raise it with `ulimit -v`"
     cause = printable(": ".join(filter(None, [type(error).__name__, *(of_library or [str(error)])[-1:]])), 200)
-    return f"the command needs more memory, but {fact}, then repeat the command ({cause})."
+    return f"there is not enough memory for the command: {fact}, then repeat the command ({cause})."
 
 
 def _unusable(error: Exception) -> str:

@@ -88,7 +88,7 @@ def run_directory(text: str | Path) -> Path:
     if not is_database(str(text)):
         return path("RUN")(text)
     if "#" not in str(text):
-        raise UsageError("RUN is one run of a database, DATABASE#RUN; list them: mltune show DATABASE.")
+        raise UsageError("RUN is a whole database; name a run of it, DATABASE#RUN: `mltune show DATABASE` lists them.")
     return stored_run(str(text))
 
 

@@ -116,7 +116,7 @@ def show(
     """
     if run is None or (is_database(run) and "#" not in run):
         if follow or dataset is not None:
-            raise UsageError("no run is named, but --follow and --dataset take one; list them: mltune show.")
+            raise UsageError("no run is named, which --follow and --dataset need; list them: mltune show.")
         if run is not None:
             documents = stored_runs(run)
             return answer(documents, as_json, lambda: [tables.stored_runs(documents)])

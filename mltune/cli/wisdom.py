@@ -59,7 +59,7 @@ def export(kernel: str, out: Path, wisdom: Path | None = None, as_json: bool = F
     part = loaded.of_kernel(kernel)
     if not len(part):
         hint = did_you_mean(kernel, {entry.kernel for entry in loaded}) or "; see `mltune wisdom show`."
-        raise UsageError(f"an exported kernel is in the wisdom, but there is no {kernel!r} in {path}{hint}")
+        raise UsageError(f"there is no kernel {kernel!r} in the wisdom {path}{hint}")
     _written(out, len(part.add_to(out)), as_json)
 
 

@@ -111,11 +111,9 @@ class CompareCall:
     def request(self) -> CompareRequest:
         """Return the request that the options describe."""
         if self.table is not None and self.datasets is not None:
-            raise UsageError(
-                "a comparison is over datasets or over a table, but both --datasets and --table were given."
-            )
+            raise UsageError("both --datasets and --table were given; a comparison is over one of them.")
         if self.table is None and (self.parameters or self.time or self.aggregate):
-            raise UsageError("--parameters, --time and --aggregate are for a table, but there is no --table.")
+            raise UsageError("--table is missing, to which --parameters, --time and --aggregate belong.")
         selected, limits = named(split(self.strategies))
         if self.table is None:
             sources = _datasets(self.datasets)
@@ -222,7 +220,7 @@ def _comparison(
     )
     if not complete:
         reason = next(iter(errors.values()), "they were stopped before; the same command goes on")
-        raise RunError(f"at least one strategy must have run on every dataset, but none has: {reason}")
+        raise RunError(f"no strategy has run on every dataset: {reason}")
     runs = {
         (name, dataset): _runs(recordings[dataset], traces[name, dataset], request.evaluations)
         for name in request.played

@@ -106,8 +106,7 @@ def _lines(path: Path) -> Iterator[_Facts | _Run]:
             except ValidationError:
                 damaged += 1
                 if damaged > _MOST_DAMAGED:
-                    law = f"at most {_MOST_DAMAGED:,} lines may be damaged"
-                    raise RefusedFileError(f"{law}, but {path} has more") from None
+                    raise RefusedFileError(f"{path} has more than {_MOST_DAMAGED:,} damaged lines") from None
 
 
 class Journal:
@@ -122,7 +121,7 @@ class Journal:
         self._directory = directory
         self._facts = dict(facts)
         self._file = directory / "runs-{}of{}.jsonl".format(*share)
-        self._law = f"a comparison reads and writes its journal, but {self._file} cannot be"
+        self._fact = f"the journal of the comparison, {self._file}, cannot be read or written"
 
     def begin(self, jobs: Iterable[Job], sizes: Mapping[str, int], evaluations: int) -> dict[Job, Outcome]:
         """Return the outcomes of jobs in the files of the directory; a trace takes precedence over an error.
@@ -133,7 +132,7 @@ class Journal:
         planned = set(jobs)
         outcomes: dict[Job, Outcome] = {}
         there: dict[str, int | str] = {}
-        with raising(StoreError, self._law):
+        with raising(StoreError, self._fact):
             self._directory.mkdir(parents=True, exist_ok=True)
             _check_own(self._directory)
             for path in sorted(self._directory.glob("runs-*of*.jsonl")):
@@ -162,22 +161,22 @@ class Journal:
         self._append(document)
 
     def _append(self, document: Mapping[str, Any]) -> None:
-        with raising(StoreError, self._law):
+        with raising(StoreError, self._fact):
             append_line(self._file, json.dumps(document).encode())
 
     def _agree(self, path: Path, facts: Mapping[str, int | str]) -> None:
         if not facts and path.stat().st_size:
             raise DamagedRunError(
-                f"{path} must be the journal of a comparison, but it is damaged or something else; delete it, and its "
-                "runs are repeated, or choose another --out."
+                f"{path} is damaged, or no journal of a comparison; delete it, and its runs are repeated, or choose "
+                "another --out."
             )
         name = next((name for name, value in self._facts.items() if facts.get(name, value) != value), None)
         if name is not None:
             what = f"content of {name}" if name.startswith((DATASET, STRATEGY)) else name
             before, now = (printable(facts_at[name], longest=100) for facts_at in (facts, self._facts))
             raise RunDirectoryError(
-                f"all runs of a comparison have the same {what}, but in {path} it was {before}, and now it is "
-                f"{now}; choose another --out, or delete that file to begin anew."
+                f"the {what} in {path} was {before}, and now it is {now}, but it is the same in all runs of a "
+                "comparison; choose another --out, or delete that file to begin anew."
             )
 
 
@@ -186,6 +185,5 @@ def _check_own(directory: Path) -> None:
     for path in directory.iterdir():
         if path.name.startswith(_OWN) and kind_of(path) != "a regular file":
             raise RunDirectoryError(
-                f"the directory of a comparison holds its own files, but {path} is {kind_of(path)}; "
-                "remove it, or choose another --out."
+                f"{path} is {kind_of(path)}, and no file of a comparison; remove it, or choose another --out."
             )

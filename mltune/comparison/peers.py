@@ -53,7 +53,7 @@ class KernelTuner:
                 from kernel_tuner.interface import strategy_map
         except ImportError as error:
             raise UsageError(
-                f"strategy {self.name} needs Kernel Tuner, but it cannot be imported ({error}): "
+                f"strategy {self.name} needs Kernel Tuner, which cannot be imported ({error}): "
                 "pip install 'mltune-gpu[peers]'."
             ) from error
         if self.strategy not in strategy_map:
@@ -244,7 +244,7 @@ ALGORITHMS = {
 def _check_installed(package: str, name: str, extra: str = "peers") -> None:
     if importlib.util.find_spec(package) is None:
         installed = f"pip install 'mltune-gpu[{extra}]'"
-        raise UsageError(f"strategy {name} needs {package}, but it is not installed: {installed}.")
+        raise UsageError(f"strategy {name} needs {package}, which is not installed: {installed}.")
 
 
 @contextlib.contextmanager

@@ -338,7 +338,7 @@ def write_results(
     files = {_SUMMARY: (json.dumps(document, indent=1) + "\n").encode()}
     files |= {name: text.encode("utf-8", "backslashreplace") for name, text in (pages or {}).items()}
     files |= {_ROWS: evaluations(comparison)}
-    with raising(StoreError, f"results are written to the output directory, but {directory} cannot be"):
+    with raising(StoreError, f"results cannot be written to {directory}"):
         for name, data in files.items():
             write_product(directory / name, data, PRODUCTS[name], overwrite=overwrite)
         curves = {

@@ -70,7 +70,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.median_s).any():
-            raise DatasetError(f"a recording must have a configuration that succeeded, but {self.name} has none.")
+            raise DatasetError(f"no configuration of {self.name} succeeded, and a recording needs one.")
 
     @cached_property
     def fingerprint(self) -> str:

@@ -22,7 +22,7 @@ from mltune.comparison.baselines import Astra, Random, ShippedSearch, StockTpe
 from mltune.comparison.peers import ALGORITHMS, KernelTuner, OptunaGp, Pymoo
 from mltune.comparison.simulation import Strategy
 from mltune.errors import UsageError
-from mltune.files.text import did_you_mean, no_such, printable
+from mltune.files.text import no_such, printable
 
 MOST_CORES = 4096
 """Largest number of compile cores of a simulated clock."""
@@ -100,7 +100,9 @@ def named(sources: Iterable[Given]) -> tuple[dict[str, Strategy], dict[str, int]
         instance = strategy(text if isinstance(source, str) else source)
         name = text or instance.name
         if name in strategies or (at and not (_NUMBER.fullmatch(limit) and int(limit))):
-            raise UsageError(f"strategies are given once each, as NAME or NAME@SEEDS, but {name}{at}{limit} is not.")
+            raise UsageError(
+                f"{name}{at}{limit} is there twice, or its SEEDS is no number; write NAME or NAME@SEEDS once."
+            )
         strategies[name] = instance
         if at:
             seeds[name] = int(limit)
@@ -177,7 +179,7 @@ def _of_user(module: str, name: str, *pairs: str) -> Strategy:
             kind = getattr(importlib.import_module(module), name)
         except Exception as error:  # a module may raise anything when it is imported
             reason = printable(f"{type(error).__name__}: {error}", 300)
-            raise UsageError(f"a strategy MODULE:CLASS is imported, but {text} cannot be: {reason}.") from error
+            raise UsageError(f"the strategy {text} cannot be imported as MODULE:CLASS: {reason}.") from error
     options = dict(pair.partition("=")[::2] for pair in pairs)
     if not all(map(_NUMBER.fullmatch, options.values())):
         raise UsageError(f"{', '.join(pairs)} is not of the form {text}:NAME=NUMBER, in which an option is given.")
@@ -202,7 +204,7 @@ def _failed(text: str, law: str, error: Exception) -> UsageError:
     fact = type(error).__name__
     with contextlib.suppress(Exception):
         fact = f"{fact}: {error}"
-    return UsageError(f"a strategy is {law}, but {printable(text, 200)} raises {printable(fact, 300)}.")
+    return UsageError(f"{printable(text, 200)} raises {printable(fact, 300)}; a strategy is {law}.")
 
 
 def _checked(instance: object, text: str) -> Strategy:
@@ -212,8 +214,8 @@ def _checked(instance: object, text: str) -> Strategy:
         raise _failed(text, "an object with a name and a method search(simulation, seed)", error) from error
     if not is_strategy:
         raise UsageError(
-            "a strategy has a name and a method search(simulation, seed), but "
-            f"{printable(text, 200)} lacks {'a name' if hasattr(instance, 'search') else 'the method'}."
+            f"{printable(text, 200)} lacks {'a name' if hasattr(instance, 'search') else 'the method'}; a strategy has "
+            "a name and a method search(simulation, seed)."
         )
     return cast("Strategy", instance)
 
@@ -238,11 +240,10 @@ def _option(name: str, pair: str) -> tuple[str, int | str]:
     if key == "prior" in options:
         return key, value
     if key not in options:
-        has = f"the options of {name} are {', '.join(options)}" if options else f"{name} has no options"
-        raise UsageError(f"options follow a strategy's name; {has}, but got {key!r}{did_you_mean(key, options) or '.'}")
+        raise UsageError(no_such(f"option of {name}", key, options, f"It has {', '.join(options) or 'none'}"))
     least, most = _OPTIONS[key]
     if not (_NUMBER.fullmatch(value) and least <= int(value) <= most):
-        raise UsageError(f"an option is given as {name}:{key}=NUMBER with {least} <= NUMBER <= {most}, got {pair!r}.")
+        raise UsageError(f"{pair!r} cannot be: write {name}:{key}=NUMBER with {least} <= NUMBER <= {most}.")
     return key, int(value)
 
 

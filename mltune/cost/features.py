@@ -171,8 +171,8 @@ class Features:
             count = np.asarray(values[f"access {name} count"], dtype=np.float64)
             width = values[f"access {name} bytes"]
             if not (possible := np.isin(width, ACCESS_BYTES)).all():
-                got = f"got {width[np.argmin(possible)].item()!r:.30}, in `{printable(access.bytes, 120)}`"
-                raise ExpressionError(f"access.{name}.bytes: a lane accesses one of {ACCESS_BYTES} bytes, {got}")
+                got = f"is {width[np.argmin(possible)].item()!r:.30} in `{printable(access.bytes, 120)}`"
+                raise ExpressionError(f"access.{name}.bytes {got}; a lane accesses one of {ACCESS_BYTES} bytes")
             layout = LaneLayout(_integers(width), digits)
             accesses.append((access.memory, count, layout))
         return resources, accesses

@@ -95,7 +95,7 @@ def _figure(value: Any, meaning: str, least: float, most: float) -> float | None
     if type(value) not in (int, float):
         return None
     if not least <= value <= most:
-        raise ValueError(f"a {meaning} is a number from {least:g} to {most:g}, got {value:g}")
+        raise ValueError(f"the {meaning} cannot be {value:g}: it is a number from {least:g} to {most:g}")
     return float(value)
 
 
@@ -124,7 +124,7 @@ class Card(BaseModel):
     def _check(self) -> Self:
         """Check all figures: one out of bounds is an error, and so is a model that does not predict."""
         if not any(member.has_regressor for member in self.members):
-            raise ValueError("a member of a model must have a regressor, but none has")
+            raise ValueError("no member of the model has a regressor")
         _ = self.gain, self.shares("model"), self.shares("physics"), self.origins
         return self
 
@@ -204,7 +204,7 @@ def file_of(path: Path, suffix: str = "") -> Path:
     ('one.v2.json', 'one.json')
     """
     if path.name in ("", ".."):
-        raise ModelError(f"a model is named by its file, such as models/mine, got {printable(repr(str(path)), 100)}.")
+        raise ModelError(f"{printable(repr(str(path)), 100)} does not name a model; give a file, such as models/mine.")
     return path.with_name(f"{path.stem if path.suffix in SUFFIXES else path.name}{suffix}")
 
 
@@ -215,8 +215,8 @@ def save_model(model: PretrainedModel, path: Path) -> None:
     content = file.getvalue()
     if len(content) > MOST_BYTES or len(model.members) > MOST_MEMBERS:
         raise ModelError(
-            f"a model has at most {MOST_MEMBERS} members in {MOST_BYTES} bytes, got {len(model.members)} in "
-            f"{len(content)}; train it on fewer datasets."
+            f"the model has {len(model.members)} members in {len(content)} bytes, more than {MOST_MEMBERS} in "
+            f"{MOST_BYTES}; train it on fewer datasets."
         )
     card = Card(
         kernel=model.kernel,
@@ -240,21 +240,21 @@ def load_card(path: Path) -> Card:
         document = parse_json(read_file(path, _MOST_CARD_BYTES))
         return Card.model_validate(document)
     except OSError as error:
-        raise ModelError(f"a model has a card, but {printable(path, 300)}: {reason(error)}.") from error
+        raise ModelError(f"the card of the model, {printable(path, 300)}, cannot be read: {reason(error)}.") from error
     except ValidationError as error:
         raise ModelError(f"{printable(path, 300)}: {problems_of(error, document, model=Card)}.") from error
     except ValueError as error:
-        raise ModelError(f"the card of a model is JSON, but {printable(path, 300)}: {error!s:.300}.") from error
+        raise ModelError(f"the card of the model, {printable(path, 300)}, is not JSON: {error!s:.300}.") from error
 
 
 def load_model(path: Path) -> PretrainedModel:
     """Load a model; a ModelError says why its files cannot be read, or do not belong together."""
     card = load_card(path)
     path = file_of(path, ".npy")
-    with raising(ModelError, f"a model has regressors, but {printable(path, 300)}"):
+    with raising(ModelError, f"the regressors of the model, {printable(path, 300)}, cannot be read"):
         content = read_file(described_file(path, card.sha256, MOST_BYTES), MOST_BYTES)
     if hashlib.sha256(content).hexdigest() != card.sha256:
-        raise ModelError(f"a model belongs to its card, but the SHA-256 of {printable(path, 300)} is another.")
+        raise ModelError(f"the SHA-256 of {printable(path, 300)} is not that of its card; copy both files again.")
     try:
         fitted = sum(member.has_regressor for member in card.members)
         regressors = iter(_regressors(content, fitted, len(card.parameters)))
@@ -304,11 +304,11 @@ def _read_table(content: bytes) -> NDArray[Any]:
     file = io.BytesIO(content)
     with warnings.catch_warnings(action="error"):  # of Python's parser, in words of the file
         if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError("regressors are in an .npy file of version 1.0")
+            raise ValueError("it is no .npy file of version 1.0")
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     rows, rest = divmod(len(content) - file.tell(), NODE.itemsize)
     if dtype != NODE or shape != (rows,) or rest:
-        raise ValueError(f"a file of this size holds {rows} rows of {NODE}, not {shape} of {dtype}")
+        raise ValueError(f"it declares {shape} of {dtype}, but its size is that of {rows} rows of {NODE}")
     return np.frombuffer(content, NODE, offset=file.tell())
 
 
@@ -319,20 +319,20 @@ def _check(table: NDArray[Any], count: int, features: int) -> NDArray[np.intp]:
     starts = np.where(next_member == 0, next_tree == 1, (next_member == 1) & (tree == 0))
     goes_on = (next_member == 0) & (next_tree == 0) & (tree > 0)
     if not len(table) or member[-1] != count - 1 or not (starts | goes_on).all():
-        raise ValueError(f"it holds {count} regressors, as its card says, each a leaf and its trees, one after another")
+        raise ValueError(f"its rows are not {count} regressors, as its card says, each a leaf and its trees")
     first = np.flatnonzero(starts)
     size = np.diff(first, append=len(table))
     place, end = np.arange(len(table)) - np.repeat(first, size), np.repeat(size, size)
     follow = (place < left_child) & (left_child < end) & (place < right) & (right < end)
     if not (follow | (left_child == 0) & (right == 0)).all():
-        raise ValueError("a node's children follow it in its tree")
+        raise ValueError("a node has a child that does not follow it in its tree")
     children = np.concatenate([(np.arange(len(table)) - place + side)[follow] for side in (left_child, right)])
     if len(np.unique(children)) < len(children) or tree.max() > MOST_TREES:
-        raise ValueError(f"a regressor has at most {MOST_TREES} trees, in which no node has two parents")
+        raise ValueError(f"a regressor has more than {MOST_TREES} trees, or a node two parents")
     if (table["feature_idx"] >= features).any():
-        raise ValueError(f"a tree uses {features} features")
+        raise ValueError(f"a tree uses a feature that is not among its {features}")
     if not all((np.abs(table[name]) <= LARGEST).all() for name in ("num_threshold", "value")):
-        raise ValueError(f"the numbers of a tree are finite, from {-LARGEST} to {LARGEST}")
+        raise ValueError(f"a number of a tree is not from {-LARGEST} to {LARGEST}")
     return first
 
 
@@ -419,8 +419,8 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     if fits:
         return ChosenModel(path, card)
     raise ModelError(
-        f"a model is used for the parameters that it was trained on, but {path.stem} is of {card.kernel} with "
-        f"{', '.join(card.parameters)}, and {kernel.name} has {', '.join(kernel.all_parameters)}."
+        f"{path.stem} is a model of {card.kernel} with {', '.join(card.parameters)}, but {kernel.name} has "
+        f"{', '.join(kernel.all_parameters)}; a model is used for the parameters that it was trained on."
     )
 
 

@@ -80,8 +80,8 @@ class Compression:
         measured = np.isfinite(y)
         if rows != len(y) or not measured.any():
             raise ValueError(
-                f"a cost model needs as many rows as targets and one measured target, got {rows} rows, "
-                f"{len(y)} targets, {int(measured.sum())} measured"
+                f"{rows} rows, {len(y)} targets and {int(measured.sum())} measured ones are no training data: there "
+                "are as many rows as targets, and a measured one"
             )
         self.knee_ = float(np.median(y[measured]))
         return self.compress(np.where(measured, y, y[measured].min()))

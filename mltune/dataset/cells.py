@@ -86,9 +86,9 @@ def parameter(column: pd.Series[Any]) -> tuple[Indices, tuple[int | float | str,
         if value is None or (type(value) is str and len(value) > LONGEST_LABEL):
             row, name = int(np.argmax(codes == code)) + 1, printable(column.name)
             if value is None:
-                raise DatasetError(f"every row of a table has all parameters, but {name!r} is missing in row {row}")
+                raise DatasetError(f"{name!r} is missing in row {row}; every row of a table has all parameters")
             raise DatasetError(
-                f"a parameter has at most {LONGEST_LABEL} characters, but {name!r} has {len(value):,} in row {row}"
+                f"{name!r} has {len(value):,} characters in row {row}; a parameter has at most {LONGEST_LABEL}"
             )
     ordered = sorted(set(values), key=lambda value: (isinstance(value, str), value))  # numbers before texts
     coded = code_ordered(ordered)
@@ -142,9 +142,9 @@ def times(column: pd.Series[Any], unit_s: float, failed: NDArray[np.bool_]) -> t
     if len(rows):
         value = printable(repr(values[codes[rows[0]]]), longest=60)
         raise DatasetError(
-            f"a time is a positive and finite number, but {column.name!r} has {value} in row {rows[0] + 1}"
-            f"{'' if len(rows) == 1 else f' ({len(rows):,} rows are like that)'}; leave the time of a failed "
-            "configuration empty, or write `failed` into a column `status`"
+            f"{column.name!r} has the time {value} in row {rows[0] + 1}"
+            f"{'' if len(rows) == 1 else f' ({len(rows):,} rows are like that)'}; a time is positive and finite. Leave "
+            "the time of a failed configuration empty, or write `failed` into a column `status`"
         )
     return time_s[codes], np.where(failed, TrialState.LAUNCH_ERROR.value, states[codes])
 

@@ -138,7 +138,7 @@ def dataset_from_records(
     if not measured:
         raise DatasetError(f"{name!r} has no measured configurations, and a dataset holds some.")
     parameters = {parameter: tuple(values) for parameter, values in header.parameters.items()}
-    with raising(DatasetError, f"a dataset is of a possible problem and device, but {name!r} is not", ValueError):
+    with raising(DatasetError, f"the problem or the device of {name!r} is none", ValueError):
         problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
     return make_dataset(
         arrow_table(trial_columns(measured), tuple(parameters)),
@@ -198,8 +198,8 @@ def check_own(name: str, folder: Path) -> None:
         is_own = False
     if not is_own:
         raise DatasetError(
-            f"a dataset is replaced only if mltune wrote it, but {described} and {table.name} are no dataset; move "
-            "them, or choose another directory."
+            f"{described} and {table.name} are no dataset that mltune wrote, and only such are replaced; move them, or "
+            "choose another directory."
         )
 
 
@@ -231,7 +231,7 @@ def load_dataset(name_or_path: str | Path) -> Dataset:
     check_table(table, manifest.parameters, str(table_path))
     counts, best = _counts(table), _best(table, manifest.parameters)
     if (dict(manifest.counts), manifest.best) != (counts, best):
-        raise DatasetError(f"a manifest agrees with its table, but the counts or the best of {path} do not.")
+        raise DatasetError(f"the counts or the best of {path} are not those of its table; record the dataset anew.")
     return Dataset(manifest, table)
 
 
@@ -266,7 +266,7 @@ def datasets_in(folder: Path) -> list[Path]:
     paths = [path for pattern in ("*.json", "*/*.json") for path in sorted(Path(folder).glob(pattern))]
     paths = [path for path in paths if path.with_suffix(".parquet").exists()]
     if not paths:
-        raise DatasetError(f"{folder} has no datasets, which are NAME.json with NAME.parquet.")
+        raise DatasetError(f"{folder} has no datasets; a dataset is NAME.json with NAME.parquet.")
     return paths
 
 

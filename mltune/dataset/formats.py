@@ -94,7 +94,7 @@ def read_raw(path: Path, layout: Layout) -> RawTable:
     if layout.parameters is not None:
         _check_parameters(layout.parameters)
     if layout.section and suffix != ".json":
-        raise DatasetError(f"only CLBlast's database has sections, but {path} is no .json file")
+        raise DatasetError(f"{path} is no .json file, but sections were named; only CLBlast's database has some")
     try:
         data = read_file(path, MAX_BYTES)
     except OSError as error:
@@ -106,7 +106,7 @@ def read_raw(path: Path, layout: Layout) -> RawTable:
     columns = readers[suffix](data)
     if not layout.parameters or not layout.time:
         raise DatasetError(
-            f"the columns of a table are named with --parameters A,B,C and --time T; {path} has {_listed(columns)}"
+            f"no columns of {path} were named, which has {_listed(columns)}; name them: --parameters A,B,C and --time T"
         )
     return _with_roles(columns, layout.parameters, layout.time, layout)
 
@@ -152,19 +152,19 @@ def _listed(columns: Iterable[str]) -> str:
 def _check_parameters(parameters: Sequence[str]) -> None:
     if len(set(parameters)) != len(parameters) or not 1 <= len(parameters) <= MAX_PARAMETERS:
         raise DatasetError(
-            f"a table has 1 to {MAX_PARAMETERS} parameters, each once, got {len(parameters)}: "
-            f"{_listed(map(str, parameters))}"
+            f"{len(parameters)} parameters were named: {_listed(map(str, parameters)) or 'none'}; a table has 1 to "
+            f"{MAX_PARAMETERS}, each once"
         )
 
 
 def _check_size(rows: int, names: Sequence[str]) -> None:
     if not 1 <= rows <= MAX_ROWS or len(names) > MAX_COLUMNS or rows * len(names) > MAX_CELLS:
         raise DatasetError(
-            f"a table has 1 to {MAX_ROWS:,} rows, at most {MAX_COLUMNS:,} columns and at most {MAX_CELLS:,} cells, "
-            f"but this one has {rows:,} rows and {len(names):,} columns"
+            f"the table has {rows:,} rows and {len(names):,} columns; it may have 1 to {MAX_ROWS:,} rows, "
+            f"{MAX_COLUMNS:,} columns and {MAX_CELLS:,} cells"
         )
     if len(set(names)) != len(names):
-        raise DatasetError(f"the columns of a table have distinct names, got {_listed(names)}")
+        raise DatasetError(f"a name of a column occurs twice among {_listed(names)}; the names of columns are distinct")
 
 
 def _csv(data: bytes) -> dict[str, pd.Series[Any]]:
@@ -175,8 +175,8 @@ def _csv(data: bytes) -> dict[str, pd.Series[Any]]:
     longest = int(np.diff(ends, prepend=-1, append=len(data)).max())
     if longest > MAX_LINE or len(ends) > MAX_ROWS + 1:
         raise DatasetError(
-            f"a CSV file has at most {MAX_ROWS:,} rows, each of at most {MAX_LINE:,} bytes, but this one has "
-            f"{len(ends):,} lines, and the longest has {longest:,} bytes"
+            f"the CSV file has {len(ends):,} lines, the longest of {longest:,} bytes; it may have {MAX_ROWS:,} rows, "
+            f"each of {MAX_LINE:,} bytes"
         )
     try:
         text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
@@ -234,7 +234,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _malformed(kind: str, error: Exception) -> DatasetError:
-    return DatasetError(f"the table must be {kind}, but cannot be read: {printable(error, longest=300)}")
+    return DatasetError(f"the table cannot be read as {kind}: {printable(error, longest=300)}")
 
 
 def _columns(table: Any) -> dict[str, pd.Series[Any]]:
@@ -262,8 +262,8 @@ def _column(values: Sequence[object], name: str) -> pd.Series[Any]:
     for row, value in enumerate(values, 1):
         if not isinstance(value, str | int | float | None):
             raise DatasetError(
-                f"a table holds numbers, texts and truth values, but {printable(name)!r} has a {type(value).__name__} "
-                f"in row {row}"
+                f"{printable(name)!r} has a {type(value).__name__} in row {row}; a table holds numbers, texts and "
+                "truth values"
             )
     return pd.Series(values, name=name, dtype=object)
 
@@ -277,9 +277,7 @@ def _json(data: bytes, layout: Layout) -> RawTable:
         _check_parameters(names)
         _check_size(len(results.configurations), names)
         if missing := [name for name in names if name not in results.parameters]:
-            raise DatasetError(
-                f"the parameters must be there, but {_listed(missing)} are not among {_listed(results.parameters)}"
-            )
+            raise DatasetError(f"there is no parameter {_listed(missing)}; the table has {_listed(results.parameters)}")
         every = {
             name: _column([configuration[name] for configuration in results.configurations], name)
             for name in dict.fromkeys([*names, *results.parameters])

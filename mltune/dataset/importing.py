@@ -131,7 +131,7 @@ def _contents(raw: RawTable, layout: Layout) -> Contents:
     )
     measured = np.flatnonzero(~np.isin(state, list(NOT_MEASURED)))
     if not len(measured):
-        raise DatasetError(f"a table must hold at least one measured configuration, but none of {rows:,} rows is one")
+        raise DatasetError(f"none of {rows:,} rows is a measured configuration; a table has at least one")
     state = state[measured]
     names = _legal_names([str(column.name) for column in raw.parameters])
     parameters = {name: parameter(column.iloc[measured]) for name, column in zip(names, raw.parameters, strict=True)}
@@ -275,8 +275,8 @@ def _fitted(contents: Contents, placed: PlacedKernel, path: Path) -> Contents:
     kernel = placed.kernel
     if set(contents.columns) != set(kernel.all_parameters):
         raise DatasetError(
-            f"{path}: a table must have the parameters of its kernel, {', '.join(kernel.all_parameters)}, "
-            f"got {printable(', '.join(contents.columns), 500)}."
+            f"{path} has the parameters {printable(', '.join(contents.columns), 500)}; {kernel.name} has "
+            f"{', '.join(kernel.all_parameters)}."
         )
     columns = {name: _positions(name, contents, kernel, path) for name in kernel.all_parameters}
     broken = dict(broken_restrictions(placed, columns))
@@ -286,8 +286,8 @@ def _fitted(contents: Contents, placed: PlacedKernel, path: Path) -> Contents:
         first = int(np.argmax(ran))
         text = next(text for text, holds in broken.items() if not holds[first])
         raise DatasetError(
-            f"{path}: every configuration that ran must satisfy the restrictions of {kernel.name}, but {ran.sum():,} "
-            f"do not, such as {kernel.space.labelled(row(columns, first))}: `{text}` does not hold."
+            f"{path}: {ran.sum():,} configurations that ran break the restrictions of {kernel.name}, such as "
+            f"{kernel.space.labelled(row(columns, first))}: `{text}` does not hold."
         )
     kept = np.flatnonzero(~excluded)
     notice = f"{excluded.sum():,} failed configurations that the restrictions exclude were left out"
@@ -309,8 +309,8 @@ def _positions(name: str, contents: Contents, kernel: Kernel, path: Path) -> NDA
     strange = [value for value in values if value not in legal]
     if strange:
         raise DatasetError(
-            f"{path}: the values of a parameter must be those of its kernel, but {name} has "
-            f"{printable(strange[:20], 300)}, and {kernel.name} {printable(list(legal), 500)}."
+            f"{path}: {name} has the values {printable(strange[:20], 300)}; its values in {kernel.name} are "
+            f"{printable(list(legal), 500)}."
         )
     if name not in kernel.space.labels:
         return column

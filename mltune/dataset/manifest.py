@@ -127,25 +127,25 @@ class Manifest:
         fastest = None if self.best is None else self.best.median_s
         times = [time for time in (self.reference_median_s, fastest) if time is not None]
         laws = (
-            (self.format == FORMAT, f"`format` must be {FORMAT}, got {self.format}; a newer mltune may read it"),
-            (_NAME.fullmatch(self.name), f"a dataset's name must match {_NAME.pattern}, got {self.name!r}"),
-            (not self.sha256 or _HASH.fullmatch(self.sha256), f"`sha256` must be 64 hex digits, got {self.sha256!r}"),
-            (1 <= self.rows <= MAX_ROWS, f"1 <= rows <= {MAX_ROWS} must hold, got {self.rows}"),
+            (self.format == FORMAT, f"`format` is {self.format}, not {FORMAT}; a newer mltune may read it"),
+            (_NAME.fullmatch(self.name), f"the name cannot be {self.name!r}: it matches {_NAME.pattern}"),
+            (not self.sha256 or _HASH.fullmatch(self.sha256), f"`sha256` is {self.sha256!r}, not 64 hex digits"),
+            (1 <= self.rows <= MAX_ROWS, f"`rows` cannot be {self.rows}: it is from 1 to {MAX_ROWS}"),
             (
                 all(SHORTEST_S <= time <= LONGEST_S for time in times),
-                f"times must be positive, from {SHORTEST_S:g} to {LONGEST_S:g} s, got {times}",
+                f"its times cannot be {times}: they are from {SHORTEST_S:g} to {LONGEST_S:g} s",
             ),
             (
                 1 <= len(self.parameters) <= MAX_PARAMETERS,
-                f"a dataset must have parameters, at most {MAX_PARAMETERS}, got {len(self.parameters)}",
+                f"it has {len(self.parameters)} parameters, and not 1 to {MAX_PARAMETERS}",
             ),
             (
                 len({name.lower() for name in self.parameters}) == len(self.parameters),
-                f"the names of parameters must differ in more than case, got {[*self.parameters]}",
+                f"the parameters {[*self.parameters]} have names that differ only in case",
             ),
             (
                 bool(self.pruning) == (self.kind == "pruned") and all(map(math.isfinite, self.pruning.values())),
-                f"a dataset of kind pruned, and no other, has finite figures of its pruning, got {dict(self.pruning)}",
+                f"`pruning` cannot be {dict(self.pruning)}: of kind pruned it has finite figures, else it is empty",
             ),
         )
         for holds, message in laws:
@@ -154,8 +154,8 @@ class Manifest:
         for name, values in self.parameters.items():
             if not _PARAMETER.fullmatch(name) or not values:
                 raise DatasetError(
-                    f"dataset {self.name!r}: a parameter has a name matching {_PARAMETER.pattern} and values, "
-                    f"got {name!r} with {values}."
+                    f"dataset {self.name!r}: {name!r} with {values} is no parameter, which has values and a name "
+                    f"matching {_PARAMETER.pattern}."
                 )
         self._check_labels()
 
@@ -163,15 +163,15 @@ class Manifest:
         for name, labels in self.labels.items():
             if not set(self.parameters.get(name, (-1,))) <= set(range(len(labels))):
                 raise DatasetError(
-                    f"dataset {self.name!r}: the values of a parameter with labels are positions in their list, but "
-                    f"those of {name!r} are not, or there is no such parameter."
+                    f"dataset {self.name!r}: {name!r} has labels, but is no parameter, or its values are no positions "
+                    "in their list."
                 )
             if len(set(labels)) != len(labels) or not all(
                 len(label) <= LONGEST_LABEL if isinstance(label, str) else math.isfinite(label) for label in labels
             ):
                 raise DatasetError(
-                    f"dataset {self.name!r}: labels are distinct, and finite numbers or texts of at most "
-                    f"{LONGEST_LABEL} characters, got {list(labels)[:20]} for {name!r}."
+                    f"dataset {self.name!r}: the labels of {name!r} cannot be {list(labels)[:20]}: they are distinct, "
+                    f"finite numbers or texts of at most {LONGEST_LABEL} characters."
                 )
 
     def check_kernel(self, kernel: Kernel) -> str:
@@ -213,7 +213,7 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
         document = parse_json(read_file(path, _MAX_BYTES, inside=inside))
         _check_texts(document)
         if not isinstance(document, dict) or "problem" not in document:
-            raise DatasetError("this is no manifest, which is a table with a problem.")
+            raise DatasetError("this is no manifest: it names no problem.")
         document["problem"] = problem_from_json(document["problem"])
         document["device"] = Device.from_json(document.get("device") or {})
         manifest: Manifest = adapter(Manifest).validate_python(document)
@@ -227,7 +227,7 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
         text = printable(error, longest=500)
         raise DatasetError(f"{path} is no manifest of a dataset: {text}.") from error
     if manifest.name != path.stem:
-        raise DatasetError(f"{path} holds {manifest.name!r}, but a dataset's files carry its name.")
+        raise DatasetError(f"{path} holds the dataset {manifest.name!r}, but is not named after it; rename its files.")
     return manifest
 
 
@@ -238,4 +238,4 @@ def _check_texts(document: Any) -> None:
         if isinstance(part, dict | list):
             _check_texts(part)
         elif isinstance(part, str) and not part.isprintable():
-            raise ValueError(f"its texts have no control characters, but there is {part[:100]!r}")
+            raise ValueError(f"its text {part[:100]!r} has control characters")

@@ -74,7 +74,7 @@ def _refuse_forgotten(number: pd.Series[int], other_columns: Sequence[pd.Series[
     if varying:
         names = ", ".join(printable(name, longest=40) for name in varying[:20])
         raise DatasetError(
-            f"rows with the same parameters are repeated measurements, but in such rows {names} also "
+            f"in rows with the same parameters {names} also "
             f"{'varies: is it a parameter' if len(varying) == 1 else 'vary: are they parameters'}? If so, name "
             f"{'it' if len(varying) == 1 else 'them'} in --parameters; if not, --aggregate takes the median over them"
         )
@@ -105,7 +105,7 @@ def merge_datasets(datasets: Sequence[Dataset], name: str) -> tuple[Dataset, tup
     import pyarrow as pa
 
     if len(datasets) < 2:
-        raise DatasetError(f"{len(datasets)} dataset was named, but two or more are merged.")
+        raise DatasetError(f"{len(datasets)} dataset was named; name two or more to merge them.")
     first = datasets[0].manifest
     for dataset in datasets[1:]:
         _check_same(datasets[0], dataset)

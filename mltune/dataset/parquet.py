@@ -82,7 +82,7 @@ def schema(parameters: Sequence[str]) -> Any:
     outcomes = {name: types.get(COLUMNS[name].kind, pa.string()) for name in _OUTCOMES}
     taken = sorted(outcomes.keys() & set(parameters))
     if taken:
-        raise DatasetError(f"a parameter must not have the name of another column of a dataset, got {taken[0]!r}.")
+        raise DatasetError(f"{taken[0]!r} cannot name a parameter: it is another column of a dataset; rename it.")
     return pa.schema({name: pa.int64() for name in parameters} | outcomes)
 
 
@@ -116,26 +116,26 @@ def arrow_table(columns: Mapping[str, Any], parameters: Sequence[str]) -> Any:
 def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: str) -> None:
     """Check the values of a table with the columns of :func:`schema`, called ``where`` in messages."""
     for name in (*parameters, *_KNOWN):
-        _require(table[name].is_valid().to_numpy(), f"`{name}` must be known", table[name], where)
+        _require(table[name].is_valid().to_numpy(), f"`{name}`", "be known", table[name], where)
     codes = []
     for name, values in parameters.items():
         column = table[name].to_numpy()
-        _require(np.isin(column, values), f"`{name}` must be one of {list(values)[:50]}", column, where)
+        _require(np.isin(column, values), f"`{name}`", f"be one of {list(values)[:50]}", column, where)
         codes.append(np.searchsorted(np.sort(values), column))
     for name, (law, holds) in _LAWS.items():
         valid = table[name].is_valid().to_numpy()
         values = table[name].fill_null(1).to_numpy()
-        _require(holds(values) | ~valid, f"`{name}` must {law}", values, where)
+        _require(holds(values) | ~valid, f"`{name}`", law, values, where)
     law, holds = _LAWS["median_s"]
     samples = table["samples_s"].combine_chunks()
     if samples.values.null_count or not holds(samples.flatten().to_numpy(zero_copy_only=False)).all():
-        raise DatasetError(f"{where}: every sample in `samples_s` must {law}.")
+        raise DatasetError(f"{where}: a sample in `samples_s` is unknown or out of range: it must {law}.")
     _check_states(table, where)
     number, representative = number_rows(codes, [len(values) for values in parameters.values()])
     twice = np.flatnonzero(representative[number] != np.arange(len(number)))
     if len(twice):
         configuration = {name: table[name][int(twice[0])].as_py() for name in parameters}
-        raise DatasetError(f"{where}: a configuration must occur once, but {configuration} occurs twice.")
+        raise DatasetError(f"{where}: the configuration {configuration} occurs twice.")
 
 
 def write_parquet(table: Any) -> bytes:
@@ -195,7 +195,7 @@ def read_strangers_parquet(path: Path, sha256: str, rows: int, parameters: Seque
 
 def _check_size(table: Any, path: Path) -> None:
     if table.nbytes > _MAX_TABLE_BYTES:
-        raise DatasetError(f"a table has at most {_MAX_TABLE_BYTES} bytes in memory, but {path} has {table.nbytes}.")
+        raise DatasetError(f"{path} has {table.nbytes} bytes in memory; a table has at most {_MAX_TABLE_BYTES}.")
 
 
 def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
@@ -206,41 +206,40 @@ def _check_layout(file: Any, rows: int, expected: Any, path: Path) -> None:
     missing = [name for name in expected.names if name not in types]
     if unknown or missing or file.schema_arrow.names != expected.names:
         raise DatasetError(
-            f"{path} must have the columns {expected.names}, in this order, but {unknown} are unknown and it lacks "
-            f"{missing}."
+            f"{path} has the unknown columns {unknown} and lacks {missing}; a dataset of its parameters has "
+            f"{expected.names}, in this order."
         )
     pairs = [(field, types[field.name]) for field in expected]
     wrong = [f"{field.name}: {kind}, not {field.type}" for field, kind in pairs if not field.type.equals(kind)]
     if wrong:
-        raise DatasetError(f"the columns of {path} must have their types, but {'; '.join(wrong)}.")
+        raise DatasetError(f"{path} has columns of wrong types: {'; '.join(wrong)}.")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     values = max((group.column(index).num_values for group in groups for index in range(group.num_columns)), default=0)
     unpacked = sum(group.total_byte_size for group in groups)
     if metadata.num_rows != rows or values > _MAX_VALUES or unpacked > _MAX_TABLE_BYTES:
         raise DatasetError(
-            f"{path} must have {rows} rows, at most {_MAX_VALUES} values in a column and {_MAX_TABLE_BYTES} bytes "
-            f"unpacked, but has {metadata.num_rows} rows, {values} values and {unpacked} bytes."
+            f"{path} has {metadata.num_rows} rows, up to {values} values in a column and {unpacked} bytes unpacked; it "
+            f"must have {rows} rows, at most {_MAX_VALUES} values and {_MAX_TABLE_BYTES} bytes."
         )
 
 
 def _check_states(table: Any, where: str) -> None:
     states = np.asarray(table["state"].to_pylist(), dtype=object)
     builds = np.asarray(table["build_state"].to_pylist(), dtype=object)
-    law = f"must be one of {', '.join(sorted(_STATES))}"
-    _require(np.isin(states, list(_STATES)), f"`state` {law}", states, where)
-    _require(np.isin(builds, list(_STATES)), f"`build_state` {law}", builds, where)
+    law = f"be one of {', '.join(sorted(_STATES))}"
+    _require(np.isin(states, list(_STATES)), "`state`", law, states, where)
+    _require(np.isin(builds, list(_STATES)), "`build_state`", law, builds, where)
     ok, timed = TrialState.OK.value, table["median_s"].is_valid().to_numpy()
-    law = "`build_state` must be ok or the state of the trial"
-    _require((builds == ok) | (builds == states), law, builds, where)
-    _require(np.asarray(timed | (states != ok)), "`median_s` of an ok trial must be known", timed, where)
+    _require((builds == ok) | (builds == states), "`build_state`", "be ok or the state of the trial", builds, where)
+    _require(np.asarray(timed | (states != ok)), "`median_s` of an ok trial", "be known", table["median_s"], where)
 
 
-def _require(holds: NDArray[np.bool_], law: str, values: Any, where: str) -> None:
+def _require(holds: NDArray[np.bool_], name: str, law: str, values: Any, where: str) -> None:
     if not holds.all():
         row = int(np.argmin(holds))
         value = values[row]
         value = value.as_py() if hasattr(value, "as_py") else getattr(value, "tolist", lambda: value)()
-        raise DatasetError(f"{where}: {law}, but row {row} has {value!r}.")
+        raise DatasetError(f"{where}: {name} cannot be {value!r}, as in row {row}: it must {law}.")
 
 
 def trial_columns(records: Sequence[TrialRecord]) -> dict[str, list[Any]]:

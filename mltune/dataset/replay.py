@@ -65,8 +65,8 @@ class _Replay:
         row = find(self._dataset.space, recorded)
         if row < 0:
             raise DatasetError(
-                f"in replay a configuration must be recorded, but dataset {self._dataset.manifest.name} does not hold "
-                f"{dict(configuration)}; search in the dataset's own configurations."
+                f"{dict(configuration)} is not recorded in dataset {self._dataset.manifest.name}; search in the "
+                "dataset's own configurations."
             )
         return row
 
@@ -95,7 +95,7 @@ class ReplayRunner(_Replay):
         measurement = self._dataset.measurements(self._row(configuration), 1)[0]
         if measurement is None:
             raise DatasetError(
-                f"only a build in state ok can run, but dataset {self._dataset.manifest.name} has none of "
-                f"{dict(configuration)}."
+                f"dataset {self._dataset.manifest.name} has no build in state ok of {dict(configuration)}, and no "
+                "other can run."
             )
         return fulfilled(measurement)

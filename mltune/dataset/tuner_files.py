@@ -78,12 +78,9 @@ class _Clock:
         """Return what the user should know of the units; units that contradict each other are refused."""
         named = {self.file_s} if self.file_s else self.rows
         if self.user_s and named - {self.user_s}:
-            raise DatasetError("--time-unit is for files that name no unit, but this one names another")
+            raise DatasetError("--time-unit is another than the unit that this file names; leave it out")
         if self.silent_row and self.rows and not (self.file_s or self.user_s):
-            raise DatasetError(
-                f"either all times have a unit or none has, but that of result {self.silent_row} has none; "
-                "give it with --time-unit"
-            )
+            raise DatasetError(f"the time of result {self.silent_row} has no unit, but others have; give --time-unit")
         if named or self.user_s:
             return []
         return [f"the file names no unit of its times: {self.rule} has milliseconds, --time-unit names another"]
@@ -93,7 +90,7 @@ def read_results(data: bytes, choice: Choice) -> Results:
     """Read the JSON file of a tuner."""
     document, notices = _document(data, choice.partial)
     if choice.section and "sections" not in document:
-        raise DatasetError("only CLBlast's database has sections, but this file holds something else")
+        raise DatasetError("sections were named, but this is no database of CLBlast, which alone has some")
     if "cache" in document:
         results = _kernel_tuner(document, choice)
     elif "sections" in document:
@@ -105,11 +102,11 @@ def read_results(data: bytes, choice: Choice) -> Results:
     elif {"ConfigurationSpace", "KernelSpecification"} & document.keys():
         raise DatasetError("T1 describes a tuning problem and has no field 'results'; import its results, in T4")
     elif any(key.isdecimal() for key in document):
-        raise DatasetError("a configuration file of vLLM or SGLang has choices by numbers of rows, and no times")
+        raise DatasetError("it has no times, but choices by numbers of rows: a configuration file of vLLM or SGLang")
     else:
         raise DatasetError(
-            "a file of a tuner has the field 'cache' (Kernel Tuner), 'results' (T4, CLBlast, CLTune), 'Results' (KTT) "
-            f"or 'sections' (CLBlast), but this one has {printable(', '.join(document), 300) or 'none'}"
+            f"no tuner is known that writes the fields {printable(', '.join(document), 300) or '(none)'}; a file has "
+            "'cache' (Kernel Tuner), 'results' (T4, CLBlast, CLTune), 'Results' (KTT) or 'sections' (CLBlast)"
         )
     return Results(results.parameters, results.configurations, results.outcomes, (*notices, *results.notices))
 
@@ -135,7 +132,7 @@ def _document(data: bytes, partial: bool) -> tuple[dict[str, Any], list[str]]:
             document = parse_json(data[:whole] + closing, _object)
             notices = [f"the file is cut off: its last {len(data) - whole:,} bytes were left out"]
     if not isinstance(document, dict):
-        raise TypeError(f"a JSON object was expected, not {type(document).__name__}")
+        raise TypeError(f"it is a {type(document).__name__}, not a JSON object")
     return document, notices
 
 
@@ -176,23 +173,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
         return document
     if all(isinstance(value, dict) and "time" in value for _, value in pairs):
         return dict(enumerate(value for _, value in pairs))
-    raise ValueError("the keys of an object must differ, but one occurs twice")
+    raise ValueError("a key of an object occurs twice; keys differ")
 
 
 def _each(rows: object, read: Callable[[Any, int], Any], name: str = "results", kind: type = dict) -> list[Any]:
     """Return what is read of each row; a row that lacks a field is named."""
     if not isinstance(rows, list):
-        raise DatasetError(f"the field {name!r} is a list, but this one is a {type(rows).__name__}")
+        raise DatasetError(f"the field {name!r} is a {type(rows).__name__}, not a list")
     values = []
     for number, entry in enumerate(rows, 1):
         if not isinstance(entry, kind):
-            raise DatasetError(f"a result is a {kind.__name__}, but result {number} is a {type(entry).__name__}")
+            raise DatasetError(f"result {number} is a {type(entry).__name__}, not a {kind.__name__}")
         try:
             values.append(read(entry, number))
         except KeyError as error:
-            raise DatasetError(
-                f"every result has the field {printable(error.args[0], 60)!r}, but result {number} has none"
-            ) from error
+            raise DatasetError(f"result {number} has no field {printable(error.args[0], 60)!r}") from error
         except (TypeError, AttributeError, ValueError) as error:
             raise DatasetError(f"result {number} is malformed: {printable(error, 200)}") from error
     return values
@@ -203,12 +198,12 @@ def _union(rows: Sequence[tuple[Any, Outcome]], notices: Iterable[str]) -> Resul
     configurations = [configuration for configuration, _ in rows]
     for number, configuration in enumerate(configurations, 1):
         if not isinstance(configuration, dict):
-            raise DatasetError(f"a configuration is an object, but that of result {number} is no such")
+            raise DatasetError(f"the configuration of result {number} is no object")
     names = list(dict.fromkeys(name for configuration in configurations for name in configuration))
     lacking = [name for name in names if any(name not in configuration for configuration in configurations)]
     if lacking:
         if any(configuration.get(name) == ABSENT for configuration in configurations for name in lacking):
-            raise DatasetError(f"a parameter that some configurations lack has the value {ABSENT!r} in another one")
+            raise DatasetError(f"some configurations lack a parameter that has the value {ABSENT!r} in another one")
         configurations = [{name: configuration.get(name, ABSENT) for name in names} for configuration in configurations]
         shown = printable(", ".join(map(str, lacking[:_MOST_SHOWN])), 300)
         notices = [*notices, f"not all configurations have {shown}: where it is missing, its value is {ABSENT!r}"]
@@ -219,7 +214,7 @@ def _kernel_tuner(document: Mapping[str, Any], choice: Choice) -> Results:
     """Return a cache of Kernel Tuner; a failure has the name of an error, or 1e20, in place of its time."""
     clock = _Clock(None, choice, "a cache of Kernel Tuner")
     if "tune_params_keys" not in document:
-        raise DatasetError("a cache of Kernel Tuner has the field 'tune_params_keys', but this one has none")
+        raise DatasetError("the field 'tune_params_keys' is missing, which a cache of Kernel Tuner has")
     names = [str(name) for name in document["tune_params_keys"]]
     entries = [*document["cache"].values()] if isinstance(document["cache"], dict) else document["cache"]
     unit_ms = clock.ms()
@@ -272,7 +267,7 @@ def _t4_result(
     times = result.get("times") or {}
     state, correctness = _text(result.get("invalidity", "correct"), "invalidity", row), result.get("correctness")
     if not isinstance(correctness, int | float | None) or correctness not in (0, 1, None):
-        raise DatasetError(f"the correctness of a result is 0 or 1, but that of result {row} is neither")
+        raise DatasetError(f"the correctness of result {row} is neither 0 nor 1")
     if correctness == 0 and state_of(state) in (None, "ok"):
         state = "correctness"
     time = None if _failed(state) else _t4_time(result, row, clock, objectives)
@@ -283,7 +278,7 @@ def _t4_result(
 def _text(value: object, name: str, row: int) -> str:
     """Return a field that is a text."""
     if not isinstance(value, str):
-        raise DatasetError(f"the field {name!r} is a text, but that of result {row} is a {type(value).__name__}")
+        raise DatasetError(f"the field {name!r} of result {row} is a {type(value).__name__}, not a text")
     return value
 
 
@@ -303,13 +298,13 @@ def _t4_time(result: Mapping[str, Any], row: int, clock: _Clock, objectives: set
             return _scaled(measured[name].get("value"), clock.ms(measured[name].get("unit"), row))
     if runtimes:
         if not isinstance(runtimes, list):
-            raise DatasetError(f"runtimes are a list of numbers, but those of result {row} are none")
+            raise DatasetError(f"the runtimes of result {row} are no list of numbers")
         values = [_scaled(value, clock.ms(row=row)) for value in runtimes]
         numbers = [value for value in values if isinstance(value, int | float)]
         return statistics.median(numbers) if len(numbers) == len(values) else values[0]
     place = f"result {row}"
     if objective not in measured:
-        raise DatasetError(f"a result has the measurement 'time' or 'times.runtimes', but {place} has neither")
+        raise DatasetError(f"{place} has neither the measurement 'time' nor 'times.runtimes'")
     measurement = measured[objective]
     unit = measurement.get("unit")
     name = str(unit) if isinstance(unit, str) and quantity_of(unit) else objective
@@ -400,11 +395,10 @@ def _chosen(sections: list[dict[str, Any]], fields: Mapping[str, str]) -> dict[s
         if len(texts_of_name) > 1 or not fitting
     )
     choice = ", ".join(f"{name}={value}" for name, value in fields.items())
-    facts = (
-        f"{len(fitting)} of {len(sections)} have {printable(choice, 300)}" if fields else f"there are {len(sections)}"
-    )
+    count = f"{len(sections)} sections"
+    facts = f"{len(fitting)} of {count} have {printable(choice, 300)}" if fields else f"the database has {count}"
     raise DatasetError(
-        f"one section of the database is imported, chosen with --section NAME=VALUE, but {facts}; "
+        f"{facts}, but one section is imported; choose it with --section NAME=VALUE: "
         f"{printable(differing, longest=2000)}"
     )
 

@@ -45,12 +45,12 @@ def required_seconds(unit: object, place: str) -> float:
     if length_s is not None:
         return length_s
     if not isinstance(unit, str):
-        raise DatasetError(f"a unit is a text, but {place} has a {type(unit).__name__}")
+        raise DatasetError(f"the unit of {place} is a {type(unit).__name__}, not a text")
     quantity = quantity_of(unit)
     if quantity:
         raise no_time(unit, quantity, place)
     raise DatasetError(
-        f"a time has a unit such as s, ms, us, ns or microseconds, but {place} has {printable(unit, 60)!r}"
+        f"{place} has the unit {printable(unit, 60)!r}; a time has a unit such as s, ms, us, ns or microseconds"
     )
 
 
@@ -65,7 +65,7 @@ def no_time(name: str, quantity: str, place: str) -> DatasetError:
     better = "more is better" if quantity == "a rate" else "less is better"
     kind = f"{quantity} ({better})" if quantity else "which is no time"
     return DatasetError(
-        f"a dataset holds times, but {place} has {printable(name, 60)!r}, {kind}; import the times that belong to it"
+        f"{place} has {printable(name, 60)!r}, {kind}; a dataset holds times: import those that belong to it"
     )
 
 
@@ -85,6 +85,6 @@ def seconds_of_column(name: str) -> float:
         if quantity := quantity_of(tail):
             raise no_time(name, quantity, "the column of the times")
     raise DatasetError(
-        f"a time has a unit (s, ms, us, ns), but the name of the column {printable(name)!r} does not end in one; "
-        f"rename it, for instance to {printable(name)}_ms, or give the unit with --time-unit"
+        f"the name of the column {printable(name)!r} does not end in a unit (s, ms, us, ns); rename it, for instance "
+        f"to {printable(name)}_ms, or give the unit with --time-unit"
     )

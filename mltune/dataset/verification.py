@@ -56,17 +56,17 @@ def _problems(dataset: Dataset, kernel: Kernel) -> Iterator[str]:
     foreign = {name: np.setdiff1d(columns[name], values).tolist() for name, values in kernel.all_parameters.items()}
     strange = {name: values for name, values in foreign.items() if values}
     for name, values in strange.items():
-        yield f"the values of {name} must be those of {kernel.name}, but there are {values[:20]}."
+        yield f"{name} has the values {values[:20]}, which {kernel.name} does not have."
     if strange:
         return
     placed = PlacedKernel(kernel, manifest.problem, manifest.device)
     broken = dict(broken_restrictions(placed, columns))
     for text, holds in broken.items():
         yield (
-            f"every configuration must satisfy `{text}`, but {(~holds).sum():,} of {len(dataset):,} do not, the first "
-            f"in row {int(np.argmin(holds))}."
+            f"{(~holds).sum():,} of {len(dataset):,} configurations do not satisfy `{text}`, the first in row "
+            f"{int(np.argmin(holds))}."
         )
     if manifest.kind == "complete" and not broken:
         count = ConstrainedSpace(kernel.with_values(manifest.parameters), placed.variables).count
         if count != len(dataset):
-            yield f"a complete dataset has every valid configuration, {count:,}, but this one has {len(dataset):,}."
+            yield f"it has {len(dataset):,} of {count:,} valid configurations; a complete dataset has all."

@@ -61,7 +61,7 @@ class Measured:
 
     def __post_init__(self) -> None:
         if not 0 < self.median <= LARGEST or not 0 <= self.spread <= LARGEST:
-            raise ValueError(f"a measured quantity has a positive median and a spread, got {self}")
+            raise ValueError(f"{self} is no measured quantity: it has a positive median and a spread")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Mix:
         rates = (self.per_load, self.threads, self.per_clock)
         possible = all(0 < rate <= LARGEST for rate in rates)
         if self.arithmetic not in MIXED or self.load_bytes not in (4, 8, 16) or not possible:
-            raise ValueError(f"a mix has a known arithmetic, loads of 4, 8 or 16 bytes and positive rates, got {self}")
+            raise ValueError(f"{self} is no mix of a known arithmetic, loads of 4, 8 or 16 bytes and positive rates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,13 @@ class Device:
         for name, number in numbers.items():
             if not 0 <= number <= LARGEST or (not number and name in _DIVISORS):
                 least = "0 <" if name in _DIVISORS else "0 <="
-                raise ValueError(f"{least} {name} <= {LARGEST:g} must hold for a device, got {number}")
+                raise ValueError(f"{name} cannot be {number}: {least} {name} <= {LARGEST:g} must hold")
         if not all(0 <= part < 100 for part in self.compute_capability or ()):
-            raise ValueError(f"compute_capability is [major, minor] or null, got {self.compute_capability}")
+            raise ValueError(f"compute_capability cannot be {self.compute_capability}: it is [major, minor] or null")
         if self.warp_size not in WARP_SIZES:
-            raise ValueError(f"warp_size is one of {WARP_SIZES}, got {self.warp_size}")
+            raise ValueError(f"warp_size cannot be {self.warp_size}: it is one of {WARP_SIZES}")
         if len(self.mixes) > MOST_MIXES:
-            raise ValueError(f"a device has at most {MOST_MIXES} mixes, got {len(self.mixes)}")
+            raise ValueError(f"{len(self.mixes)} mixes are too many; a device has at most {MOST_MIXES}")
 
     @property
     def architecture(self) -> str:

@@ -208,8 +208,8 @@ def stand_in(position: int, value: Any) -> Any:
             return np.broadcast_to(element, interface["shape"])
     kind = f"strides of {interface['strides']} bytes" if interface.get("strides") else type(value).__name__
     raise UsageError(
-        "an argument is a NumPy scalar, such as numpy.int32(n), or an array on a GPU, stored by rows without gaps, got "
-        f"{kind} as argument {position}."
+        f"argument {position} is {kind}; an argument is a NumPy scalar, such as numpy.int32(n), or an array on a GPU, "
+        "stored by rows without gaps."
     )
 
 

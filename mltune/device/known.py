@@ -165,8 +165,8 @@ def read_device(path: Path) -> Device:
         raise DeviceError(f"{path}, the facts of a device, cannot be read: {reason(error)}.") from error
     except ValueError as error:
         raise DeviceError(
-            f"{path} must hold the facts of a device, but {printable(error, longest=300)}; "
-            "`mltune device a100 --json` shows them."
+            f"{path} does not hold the facts of a device: {printable(error, longest=300)}; "
+            "`mltune device a100 --json` shows some."
         ) from error
     return device
 
@@ -176,22 +176,22 @@ def _facts(document: Any) -> dict[str, Any]:
     if isinstance(document, dict) and isinstance(document.get("devices"), list):
         entries = {json.dumps(_facts(entry), sort_keys=True) for entry in document["devices"]}
         if len(entries) != 1:
-            raise ValueError(f"it must describe one kind of GPU, but there are {len(entries)}")
+            raise ValueError(f"it describes {len(entries)} kinds of GPU, not one")
         document = json.loads(entries.pop())
     elif isinstance(document, dict) and "device" in document:
         document = document["device"]
     if not isinstance(document, dict):
-        raise ValueError(f"facts are an object or a table, not {type(document).__name__}")
+        raise ValueError(f"it is a {type(document).__name__}, not an object or a table")
     return document
 
 
 def _check_known(device: Device) -> None:
     """Check that the facts are known that occupancy and peak need."""
     if not device.name.isprintable() or not 1 <= len(device.name) <= 200:
-        raise ValueError("the name of a device is printable and has 1 to 200 characters")
+        raise ValueError("its `name` is empty, has more than 200 characters, or one that is not printable")
     if device.compute_capability is None and device.fma_per_clock is None:
-        raise ValueError("a device without compute_capability must have fma_per_clock (FP32, FP64)")
+        raise ValueError("it has neither compute_capability nor fma_per_clock (FP32, FP64)")
     for field in dataclasses.fields(device):
         value = getattr(device, field.name)
         if isinstance(value, int | float) and value < 1 and field.name not in _MAY_BE_ZERO:
-            raise ValueError(f"{field.name} must be at least 1, got {value}")
+            raise ValueError(f"{field.name} cannot be {value}: it is at least 1")

@@ -46,8 +46,8 @@ def occupancy(device: Device, threads: ArrayLike, registers: ArrayLike, shared_b
     capability = device.compute_capability
     if capability is not None and capability[0] not in _GENERATIONS:
         raise DeviceError(
-            f"occupancy is known for compute capability 3.0 to 12.x, got {capability[0]}.{capability[1]} of "
-            f"{device.name}; add its rules to mltune/device/occupancy.py."
+            f"the occupancy of {device.name} is not known: its compute capability is {capability[0]}.{capability[1]}, "
+            "not 3.0 to 12.x; add its rules to mltune/device/occupancy.py."
         )
     threads, registers, shared_bytes = np.broadcast_arrays(
         *(np.atleast_1d(np.asarray(column, dtype=np.int64)) for column in (threads, registers, shared_bytes))

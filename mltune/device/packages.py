@@ -56,7 +56,7 @@ def package_problems(cuda: str | None) -> Iterator[str]:
     """Yield problems of the use of a GPU: missing packages, two CuPys, packages for a newer CUDA than the driver's.
 
     ``cuda`` is the newest version that the driver supports, such as ``"13.0"``; without a driver missing packages are
-    no problem. Each is the law, the facts and the next step, without a full stop.
+    no problem. Each is the mistake and the next step, without a full stop.
     """
     cupys = cupy_packages()
     remove = f"`pip uninstall {' '.join(cupys)}`"
@@ -64,21 +64,21 @@ def package_problems(cuda: str | None) -> Iterator[str]:
     missing = [name for name, module in _MODULES.items() if find_module(module) is None]
     if len(cupys) > 1:
         yield (
-            f"only one CuPy must be installed, but {' and '.join(cupys)} are in one folder, where each overwrote files "
-            f"of the other; run {remove}, then {install}"
+            f"{' and '.join(cupys)} are in one folder, where each overwrote files of the other; run {remove}, then "
+            f"{install}"
         )
     if "CuPy" in missing and cupys:
         yield (
-            f"the files of CuPy must be there, but those of {' and '.join(cupys)} are gone, which happens when another "
-            f"CuPy is uninstalled; run {remove}, then {install}"
+            f"the files of {' and '.join(cupys)} are gone, which happens when another CuPy is uninstalled; run "
+            f"{remove}, then {install}"
         )
     elif missing and cuda is not None:
-        yield f"a GPU is used through CuPy and cuda-bindings, not installed is: {', '.join(missing)}; run {install}"
+        yield f"not installed: {', '.join(missing)}, through which a GPU is used; run {install}"
     for name, needed in ((" ".join(cupys), cuda_of_cupy()), ("cuda-bindings", major(_version("cuda-bindings")))):
         if cuda is not None and needed is not None and needed > major(cuda):
             yield (
-                f"no package must be for a newer CUDA than the driver's, but {name} is for CUDA {needed} and the "
-                f"driver's CUDA is {cuda}; install a newer driver, or run `pip uninstall {name}`, then {install}"
+                f"{name} is for CUDA {needed}, newer than {cuda} of the driver; install a newer driver, or run "
+                f"`pip uninstall {name}`, then {install}"
             )
 
 
@@ -93,9 +93,8 @@ def mixed_installation() -> str:
     if not any(True for _ in distributions(name="mltune", path=[str(package.parent)])):
         return ""
     return (
-        f"the files of {DISTRIBUTION} must not be mixed with those of another distribution, but one called mltune is "
-        f"installed into the same folder, {package}; run `pip uninstall mltune {DISTRIBUTION}`, then install "
-        f"{DISTRIBUTION} again"
+        f"another distribution, mltune, is installed into the folder of {DISTRIBUTION}, {package}, and may have mixed "
+        f"its files with it; run `pip uninstall mltune {DISTRIBUTION}`, then install {DISTRIBUTION} again"
     )
 
 

@@ -64,12 +64,10 @@ def fma_per_clock(device: Device, unit: str) -> float:
     if unit in ("fp32", "fp64"):
         return _fma_per_clock(device)[0 if unit == "fp32" else 1]
     if unit not in TENSOR_FMA_PER_CLOCK:
-        raise ValueError(f"a unit is fp32, fp64 or one of {', '.join(TENSOR_FMA_PER_CLOCK)}, got {unit!r}")
+        raise ValueError(f"{unit!r} is no unit: it is fp32, fp64 or one of {', '.join(TENSOR_FMA_PER_CLOCK)}")
     rate = TENSOR_FMA_PER_CLOCK[unit].get(device.compute_capability or (0, 0))
     if rate is None:
-        raise DeviceError(
-            f"a device must have the unit {unit} of problem and kernel, but {device.name} has none that is known."
-        )
+        raise DeviceError(f"{device.name} has no unit {unit} that is known, which problem and kernel need.")
     return float(rate)
 
 
@@ -111,7 +109,7 @@ def _fma_per_clock(device: Device) -> tuple[float, float]:
     if not entries:
         has = "none" if device.compute_capability is None else f"{capability[0]}.{capability[1]}"
         raise DeviceError(
-            f"the throughput of a device's compute capability must be known, but {device.name} has {has}; "
-            "add it to mltune/device/peaks.py."
+            f"the throughput of {device.name} is not known, whose compute capability is {has}; add it to "
+            "mltune/device/peaks.py."
         )
     return FMA_PER_CLOCK[max(entries)]

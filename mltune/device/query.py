@@ -72,9 +72,9 @@ def driver_version() -> str:
     try:
         status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
     except OSError as error:
-        raise DeviceError("a GPU needs the NVIDIA driver, but there is none here (libcuda.so.1).") from error
+        raise DeviceError("there is no NVIDIA driver here (libcuda.so.1), which a GPU needs.") from error
     if status:
-        raise DeviceError(f"the NVIDIA driver must answer, but cuDriverGetVersion failed with {status}.")
+        raise DeviceError(f"the NVIDIA driver does not answer: cuDriverGetVersion failed with {status}.")
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
@@ -85,7 +85,7 @@ def _count() -> int:
     if result == driver.CUresult.CUDA_ERROR_NO_DEVICE:
         return 0
     if int(result):
-        raise DeviceError(f"the NVIDIA driver must answer, but cuInit failed with {result.name}; see `nvidia-smi`.")
+        raise DeviceError(f"the NVIDIA driver does not answer: cuInit failed with {result.name}; see `nvidia-smi`.")
     return int(_call("cuDeviceGetCount"))
 
 
@@ -93,7 +93,7 @@ def _call(name: str, *arguments: Any) -> Any:
     """Call the driver; return its first result."""
     result, *values = getattr(_driver(), name)(*arguments)
     if int(result):
-        raise DeviceError(f"the NVIDIA driver must answer, but {name} failed with {result.name}; see `nvidia-smi`.")
+        raise DeviceError(f"the NVIDIA driver does not answer: {name} failed with {result.name}; see `nvidia-smi`.")
     return values[0]
 
 

@@ -58,7 +58,7 @@ def write_described(path: Path, data: bytes, description: Path, text: bytes) -> 
     sha256 = hashlib.sha256(data).hexdigest()
     coming = _coming(path, sha256)
     if os.path.lexists(coming) and described_file(path, sha256, len(data)) != coming:
-        raise ForeignFileError(f"that name is for a file with that hash, but {coming} has another; move it")
+        raise ForeignFileError(f"{coming} does not have the hash of its name, and is not replaced; move it")
     write_file_atomically(coming, data)
     write_file_atomically(description, text)
     with _naming(path):
@@ -115,7 +115,7 @@ def replace_folder_atomically(
     check_folder(path.parent, inside=inside or path.parent, create=True)
     fact = foreign_in(path, product) if product is not None else kind_of(path) and f"{path} exists"
     if fact and not overwrite:
-        raise ForeignFileError(f"a folder is replaced only if mltune wrote every file in it, but {fact}; move it")
+        raise ForeignFileError(f"{fact}, and only a folder whose files mltune wrote is replaced; move it")
     _name_remains(path)
     mark = secrets.token_hex(8)
     new, old = (path.with_name(f".{path.name}.{mark}.{end}") for end in ("new", "old"))
@@ -178,7 +178,7 @@ def _make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     try:
         for name, content in files.items():
             if not {"", ".", ".."}.isdisjoint(name.split(os.sep)):
-                raise RefusedFileError(f"the path of a file in a folder stays in the folder, but this is {name!r}")
+                raise RefusedFileError(f"the path {name!r} leads out of its folder")
             file = folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
             _write(file, content, durable=True)

@@ -13,7 +13,7 @@ FOLDERS = ("kernels", "search", "datasets", "models")
 def assets(name: str) -> Path:
     """Return the folder of one kind of asset, one of :data:`FOLDERS`, or that of the pages, ``"docs"``."""
     if name not in (*FOLDERS, "docs"):
-        raise ValueError(f"an asset folder is one of {FOLDERS}, got {name!r}")
+        raise ValueError(f"{name!r} is no asset folder, one of {FOLDERS}")
     package = Path(__file__).resolve().parent.parent
     installed = package / "_data" / name
     return installed if installed.is_dir() else package.parent / name

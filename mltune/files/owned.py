@@ -145,7 +145,7 @@ def check_replaceable(files: Mapping[Path, Product]) -> None:
     for path, product in files.items():
         if fact := foreign(path, product):
             raise ForeignFileError(
-                f"a file that mltune did not write is not replaced, but {fact}; move it, name another place, or give "
+                f"{fact}, and a file that mltune did not write is not replaced; move it, name another place, or give "
                 "--overwrite"
             )
 

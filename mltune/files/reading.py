@@ -67,7 +67,7 @@ def opened_file(path: Path | str, limit: int, *, inside: Path | None = None) -> 
     with os.fdopen(open_regular(path, inside=inside), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise RefusedFileError(f"at most {limit} bytes are read, but {path} has {size}")
+            raise RefusedFileError(f"{path} has {size} bytes, of which at most {limit} are read")
         yield file
 
 
@@ -79,7 +79,7 @@ def read_file(path: Path | str, limit: int, *, inside: Path | None = None) -> by
         if len(data) > size:  # it grows, or has no size, as those in /proc
             data += file.read(limit + 1 - len(data))
     if len(data) > limit:
-        raise RefusedFileError(f"at most {limit} bytes are read, but {path} has more")
+        raise RefusedFileError(f"{path} has more than {limit} bytes, the most that are read")
     return data
 
 
@@ -88,7 +88,7 @@ def read_text(path: Path | str, limit: int, *, inside: Path | None = None) -> st
     try:
         return read_file(path, limit, inside=inside).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RefusedFileError(f"text is encoded in UTF-8, but {path} is not at byte {error.start}") from None
+        raise RefusedFileError(f"{path} is not text in UTF-8 at byte {error.start}") from None
 
 
 def reason(error: Exception) -> str:
@@ -126,12 +126,12 @@ def _check_no_link(path: Path, inside: Path) -> None:
     for part in path.relative_to(inside).parts:
         at = at / part
         if at.is_symlink():
-            raise RefusedFileError(f"no link is followed there, but {at} is {kind_of(at)}")
+            raise RefusedFileError(f"{at} is {kind_of(at)}, and no link is followed there")
 
 
 def _check_is_regular(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise RefusedFileError(f"only regular files are opened, but {path} is {_kind(status.st_mode)}")
+        raise RefusedFileError(f"{path} is {_kind(status.st_mode)}, and only regular files are opened")
 
 
 def _kind(mode: int) -> str:
@@ -184,7 +184,7 @@ def _naming_long_integers() -> Iterator[None]:
         yield
     except ValueError as error:
         if "integer string conversion" in str(error):
-            raise ValueError("an integer has at most 64 bits, but this one has thousands of digits") from None
+            raise ValueError("an integer has thousands of digits; it may have 64 bits") from None
         raise
 
 
@@ -192,7 +192,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object of pairs; a repeated key would lose a value."""
     document = dict(pairs)
     if len(document) != len(pairs):
-        raise ValueError("the keys of an object must differ, but one occurs twice")
+        raise ValueError("a key of an object occurs twice; keys differ")
     return document
 
 
@@ -208,7 +208,7 @@ def _checked(document: Any) -> Any:
                 if kind is dict or kind is list:
                     below.append(part)
                 elif kind is int and not -_LARGEST_INTEGER <= part < _LARGEST_INTEGER:
-                    raise ValueError(f"an integer has at most 64 bits, but this one has {part.bit_length()}")
+                    raise ValueError(f"an integer has {part.bit_length()} bits; it may have 64")
         if not below:
             return document
         level = below
@@ -216,4 +216,4 @@ def _checked(document: Any) -> Any:
 
 
 def _too_deep() -> ValueError:
-    return ValueError(f"a document has at most {DEEPEST} levels, but this one has more")
+    return ValueError(f"the document has more than {DEEPEST} levels")

@@ -27,7 +27,7 @@ def distinct(rows: Iterable[tuple[Mapping[str, int], float]]) -> Counted:
     for size, weight in rows:
         names = names or tuple(size)
         if set(size) != set(names) or not names:
-            raise ValueError(f"all sizes have the same names, but there are {', '.join(names)} and {', '.join(size)}")
+            raise ValueError(f"there are sizes of {', '.join(names)} and of {', '.join(size)}; all have the same names")
         weights[tuple((name, size[name]) for name in names)] += weight  # type: ignore[assignment]
     if not weights:
         raise ValueError("there is no size")
@@ -38,7 +38,7 @@ def _integer(cell: str | None) -> int:
     """Return an integer in decimal digits: Python also reads ``1_6`` and the digits of other scripts."""
     text = (cell or "").strip()
     if not _INTEGER.fullmatch(text):
-        raise ValueError(f"an integer is written in at most 18 digits, got {text!r:.60}")
+        raise ValueError(f"{text!r:.60} is no integer of at most 18 digits")
     return int(text)
 
 
@@ -50,19 +50,19 @@ def sizes_of_csv(text: str, least: int = 1) -> Iterator[tuple[dict[str, int], fl
     except csv.Error as error:
         raise ValueError(f"the first line of a CSV file cannot be read: {error}") from error
     if len(set(names)) < len(names) or not {*names} - {"count"}:
-        raise ValueError("the first line of a CSV file has the names of sizes, and count where there is one")
+        raise ValueError("the first line of a CSV file must have the names of sizes, and count where there is one")
     rows.fieldnames = names
     try:
         for number, row in enumerate(rows):
             if number >= MOST_SIZES:
-                raise ValueError(f"a CSV file has at most {MOST_SIZES} sizes")
+                raise ValueError(f"there are more than {MOST_SIZES} sizes, the most of a CSV file")
             whole = {name: _integer(value) for name, value in row.items() if name is not None}
             weight = whole.pop("count", 1)
             if None in row:
                 raise ValueError(f"it has more values than the {len(names)} names of the first line")
             if not all(least <= extent < 2**31 for extent in whole.values()) or not 0 <= weight < 2**53:
-                raise ValueError(f"sizes are from {least} to 2**31 - 1 and counts not negative")
+                raise ValueError(f"a size is not from {least} to 2**31 - 1, or a count is negative")
             if weight:
                 yield whole, float(weight)
     except (ValueError, csv.Error) as error:
-        raise ValueError(f"line {rows.line_num} of a CSV file has an integer for every name: {error!s:.200}") from error
+        raise ValueError(f"{error!s:.200}, in line {rows.line_num} of a CSV file") from error

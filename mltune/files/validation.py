@@ -123,7 +123,7 @@ def _problem(errors: Sequence[Mapping[str, Any]], key: Key, model: type[BaseMode
     law = law_of(right)
     if law.startswith("must "):
         return f"{name} cannot be {value}: it {law}"
-    return f"{name}: {law}{'' if ', got ' in law or value in law else f', got {value}'}"
+    return f"{name}: {law}"
 
 
 def law_of(errors: Iterable[Mapping[str, Any]]) -> str:

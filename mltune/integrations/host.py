@@ -30,7 +30,7 @@ def require(module: str, package: str, tested: str = "") -> Any:
         host = importlib.import_module(module)
     except ImportError as error:
         raise UsageError(
-            f"the search needs {module}, but it cannot be imported ({error}): pip install '{package}'."
+            f"the search needs {module}, which cannot be imported ({error}): pip install '{package}'."
         ) from error
     version = getattr(host, "__version__", "") or (metadata.version(package.partition("=")[0]) if tested else "")
     if not version.startswith(tested):

@@ -99,7 +99,7 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Choose the configuration of a trial, and store it where other processes see it."""
         if len(study.directions) > 1:
-            raise UsageError(f"the search has one objective, but the study has {len(study.directions)}.")
+            raise UsageError(f"the study has {len(study.directions)} objectives; the search has one.")
         with _LOCK:
             _fail_stale(study, trial)
             for attempt in range(_ATTEMPTS):
@@ -132,8 +132,8 @@ class MltuneSampler(BaseSampler):  # type: ignore[misc]
             raise UsageError(f"no configuration of the sampler has {fixed}; enqueue a trial with all its parameters.")
         if param_name not in chosen or not _offers(param_distribution, chosen[param_name]):
             raise UsageError(
-                "the objective must suggest the parameters of the sampler with the same values, but it asked for "
-                f"{param_name} in {param_distribution!s:.300}, and the sampler chose {chosen!s:.300}."
+                f"the objective asked for {param_name} in {param_distribution!s:.300}, and the sampler chose "
+                f"{chosen!s:.300}; it must suggest the parameters of the sampler with the same values."
             )
         return chosen[param_name]
 

@@ -101,7 +101,7 @@ def arithmetic_of(arguments: Iterable[ArgumentDefinition]) -> str:
 def _number(value: Expression | float | None, sizes: Mapping[str, int]) -> Any:
     number = value.evaluate(sizes) if isinstance(value, Expression) else value or 0
     if isinstance(number, np.ndarray):
-        raise ExpressionError(f"`{value}` must be a number")
+        raise ExpressionError(f"`{value}` is no number")
     return number
 
 

@@ -160,8 +160,7 @@ class Kernel:
         architecture = self.source.architecture
         if architecture.rstrip("af") not in ("", device):
             raise UsageError(
-                f"a kernel for one architecture runs on devices of that alone, but {self.name} is for "
-                f"{architecture} and the device is {device}; name another kernel."
+                f"{self.name} is for {architecture} alone, but the device is {device}; name another kernel."
             )
         return architecture or device
 

@@ -187,8 +187,8 @@ def code_default(default: Mapping[str, Any], parameters: Mapping[str, CodedValue
     """Code a default configuration; a ``ValueError`` tells why it is none."""
     for fact, names in (("lacks", parameters.keys() - default.keys()), ("has", default.keys() - parameters.keys())):
         if names:
-            law = "a default must have a value of every parameter"
-            raise ValueError(f"{law}, but this one {fact} {printable(', '.join(sorted(names)), 300)}")
+            listed = printable(", ".join(sorted(names)), 300)
+            raise ValueError(f"it {fact} {listed}; a default has a value of every parameter")
     return {name: coded.code(default[name], name) for name, coded in parameters.items()}
 
 

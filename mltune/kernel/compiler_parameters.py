@@ -68,8 +68,8 @@ def code_compiler_parameters(
             for value in values:
                 variant = variant_of({name: value})
                 entry_match = variant.name and re.search(rf"\b{variant.entry(entry)}\b", text)
-                _require(not entry_match, "a changed name of the kernel must be free", variant.entry(entry))
-            law = "a compiler parameter must not have the name of another parameter"
+                _require(not entry_match, "is in the source, but would name the kernel", variant.entry(entry))
+            law = "cannot name a compiler parameter: another parameter has the name"
             _require(name.lower() not in lowered, law, name)
         except ValueError as error:
             if name in values_of:
@@ -89,23 +89,23 @@ def variant_of(values: Mapping[str, Any]) -> Variant:
     name, options = "", list[str]()
     for key, value in values.items():
         if key == NAME:
-            law = "a text in a name has at most 40 letters, digits and _"
+            law = "cannot be a text in a name: it has at most 40 letters, digits and _"
             _require(isinstance(value, str) and _PART_OF_A_NAME.fullmatch(value), law, value)
             name = value
         elif key == LEVEL:
-            law = "a level of register usage is an integer from 0 to 10"
+            law = "is no level of register usage: an integer from 0 to 10"
             _require(type(value) is int and 0 <= value <= 10, law, value)
             options += [] if value == USUAL_LEVEL else [f"--ptxas-options=--register-usage-level={value}"]
         elif key == CONTROLS:
-            law = "a file of controls has a name of at most 105 letters, digits, _, - and dots that ends with .acf"
+            law = "is no file of controls: its name has at most 105 letters, digits, _, - and dots and ends with .acf"
             _require(value == "" or controls_in({key: [value]}), law, value)
             options += [f"{APPLY}{value}"] if value else []
         else:
-            law = f"options of the compiler are a text of at most {_MOST_CHARACTERS} characters"
+            law = f"cannot be options of the compiler: they are a text of at most {_MOST_CHARACTERS} characters"
             _require(isinstance(value, str) and len(value) <= _MOST_CHARACTERS, law, value)
             words = value.split(" ") if value else []
             for option in words:
-                law = f"an option of the compiler must {COMPILER_OPTION_LAW}"
+                law = f"cannot be an option of the compiler, which must {COMPILER_OPTION_LAW}"
                 _require(COMPILER_OPTION.fullmatch(option), law, option)
             options += words
     return Variant(name, tuple(options))
@@ -113,4 +113,4 @@ def variant_of(values: Mapping[str, Any]) -> Variant:
 
 def _require(holds: object, law: str, got: object) -> None:
     if not holds:
-        raise ValueError(f"{law}, got {printable(repr(got), 80)}")
+        raise ValueError(f"{printable(repr(got), 80)} {law}")

@@ -124,7 +124,7 @@ def list_configurations(parameters: Values, restrictions: Restrictions = ()) -> 
     """
     for name, listed in parameters.items():
         if not 0 < len(set(listed)) == len(listed):
-            raise UsageError(f"a parameter needs distinct values, but {name!r} has {printable(list(listed), 200)}.")
+            raise UsageError(f"{name!r} cannot have the values {printable(list(listed), 200)}: they must be distinct.")
     expressions = [_expression(text, parameters) for text in restrictions if isinstance(text, str)]
     functions = [function for function in restrictions if not isinstance(function, str)]
     positions = combinations(parameters, expressions, functions)
@@ -150,8 +150,8 @@ def _expression(text: str, parameters: Values) -> Expression:
             )
         if not all(isinstance(value, Real) for value in parameters[name]):
             raise UsageError(
-                f"an expression uses numbers, but {name} in `{printable(text, 120)}` has "
-                f"{printable(list(parameters[name]), 200)}; use a function of the configuration instead."
+                f"{name} in `{printable(text, 120)}` has {printable(list(parameters[name]), 200)}, and an expression "
+                "uses numbers; use a function of the configuration instead."
             )
     return restriction
 
@@ -187,6 +187,6 @@ def combinations(
 
 def _too_many(count: int, most: int) -> SpaceError:
     return SpaceError(
-        f"the configurations are listed, at most {most:,}, but there are {count:,}; give fewer values, or restrictions "
+        f"there are {count:,} configurations, of which at most {most:,} are listed; give fewer values, or restrictions "
         "over the first parameters."
     )

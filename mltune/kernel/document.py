@@ -69,8 +69,8 @@ class _Maker:
     def __init__(self, document: KernelDocument) -> None:
         self.document = document
         self.problem = document.kernel.problem
-        law = no_such("kind of problem", self.problem, KINDS, f"There are {', '.join(KINDS)}")
-        self.require(self.problem in KINDS, "kernel.problem", law.rstrip("."))
+        fault = no_such("kind of problem", self.problem, KINDS, f"There are {', '.join(KINDS)}")
+        self.require(self.problem in KINDS, "kernel.problem", fault.rstrip("."))
         self.kind = KINDS[self.problem]
         self.is_arrays = self.problem == ArraysProblem.kind
         self.problem_variables = self.kind.variables | set(document.kernel.variables) | set(document.sizes)
@@ -84,9 +84,9 @@ class _Maker:
     def error(self, key: str, message: object) -> BundleError:
         return BundleError(f"{printable(key, 80)}: {message}")
 
-    def require(self, holds: bool, key: str, law: str) -> None:
+    def require(self, holds: bool, key: str, fault: str) -> None:
         if not holds:
-            raise self.error(key, law)
+            raise self.error(key, fault)
 
     @contextmanager
     def at(self, key: str) -> Iterator[None]:
@@ -174,7 +174,7 @@ class _Maker:
                     for name, values in table.values.items()
                 }
             )
-        texts, restrictions = [law.text for law in restrictions], (*whole.space.restrictions, *restrictions)
+        texts, restrictions = [chosen.text for chosen in restrictions], (*whole.space.restrictions, *restrictions)
         sha256 = _hash(whole.space.sha256, list(part.all_parameters.items()), texts)
         return replace(part, space=replace(part.space, preset=name, restrictions=restrictions, sha256=sha256))
 
@@ -187,30 +187,31 @@ class _Maker:
             fits, "kernel.precisions", f"{list(kernel.precisions)} cannot be: a kernel of problem {kind} has {law}"
         )
         are_free = not self.kind.variables and not self.is_arrays
-        law = f"the variables of problem {kind} are {'its sizes' if self.is_arrays else 'known'}; leave the key out"
-        self.require(are_free or not kernel.variables, "kernel.variables", law)
+        fault = f"the variables of problem {kind} are {'its sizes' if self.is_arrays else 'known'}; leave the key out"
+        self.require(are_free or not kernel.variables, "kernel.variables", fault)
         for key, names in (("kernel.variables", kernel.variables), ("sizes", self.document.sizes)):
             for name in names:
                 free = name not in FUNCTIONS and name not in DEVICE_VARIABLES and not keyword.iskeyword(name)
-                law = f"{name!r} is a keyword, or the name of a function or a device's variable"
-                self.require(free, key, law)
+                fault = f"{name!r} is a keyword, or the name of a function or a device's variable"
+                self.require(free, key, fault)
         tables = self.document.model_fields_set & _TABLES_OF_ARRAYS
         if tables and not self.is_arrays:
-            raise self.error(min(tables), f"only a kernel of problem 'arrays' has this table, not one of {kind}")
+            raise self.error(min(tables), f"a kernel of problem {kind} has no such table; one of 'arrays' has")
         has_source = kernel.source is not None
-        self.require(has_source or not self.is_arrays, "kernel.source", "a kernel of problem 'arrays' has a source")
-        law = f"a kernel of problem {kind} is only replayed: no `source`"
-        self.require(not has_source or self.kind.can_be_built, "kernel.source", law)
-        self.require(has_source == (kernel.entry is not None), "kernel", "source and entry are given both or neither")
+        self.require(has_source or not self.is_arrays, "kernel.source", "it is missing, but 'arrays' needs a source")
+        fault = f"`source` is set, but a kernel of problem {kind} is only replayed"
+        self.require(not has_source or self.kind.can_be_built, "kernel.source", fault)
+        fault = "one of source and entry is missing; give both or neither"
+        self.require(has_source == (kernel.entry is not None), "kernel", fault)
         for key, names in (("headers", kernel.headers), ("include", kernel.include)):
-            self.require(has_source or not names, f"kernel.{key}", f"{key} belong to a source, but there is none")
+            self.require(has_source or not names, f"kernel.{key}", f"there is no source, to which {key} belong")
 
     def coded(self, key: str, table: Mapping[str, Sequence[object]]) -> dict[str, CodedValues]:
         coded = {}
         for name, values in table.items():
             texts = sum(isinstance(value, str) for value in values)
-            law = f"{values} mixes numbers and texts; the values of a parameter are all numbers or all texts"
-            self.require(texts in (0, len(values)), f"{key}.{name}", law)
+            fault = f"{values} mixes numbers and texts; the values of a parameter are all numbers or all texts"
+            self.require(texts in (0, len(values)), f"{key}.{name}", fault)
             with self.at(f"{key}.{name}"):
                 coded[name] = code_values(values)
         return coded
@@ -220,28 +221,28 @@ class _Maker:
         for name in self.parameters if self.document.kernel.source is not None else ():
             self.check_macro(f"parameters.{name}", name)
         for name, coded in self.launched.items():
-            law = f"{list(coded.listed)} has others than integers, but a parameter passed at launch is one"
-            self.require(coded.labels is None, f"launch.parameters.{name}", law)
-            law = "a parameter is compiled in or passed at launch, not both"
-            self.require(name not in self.parameters, f"launch.parameters.{name}", law)
-        law = f"{len(names)} parameters are too many; a kernel has at most {MAX_PARAMETERS}"
-        self.require(len(names) <= MAX_PARAMETERS, "launch.parameters", law)
+            fault = f"{list(coded.listed)} has others than integers, but a parameter passed at launch is one"
+            self.require(coded.labels is None, f"launch.parameters.{name}", fault)
+            fault = "the parameter is also compiled in; leave one of them out"
+            self.require(name not in self.parameters, f"launch.parameters.{name}", fault)
+        fault = f"{len(names)} parameters are too many; a kernel has at most {MAX_PARAMETERS}"
+        self.require(len(names) <= MAX_PARAMETERS, "launch.parameters", fault)
         taken = {*self.variables, *FUNCTIONS}
         for name in names:
-            law = f"a parameter must not have the name of a macro of {self.problem!r}"
-            self.require(name not in self.kind.macros, f"parameters.{name}", law)
-            law = "a parameter must not have the name of a variable, a function or a keyword"
-            self.require(name not in taken and not keyword.iskeyword(name), f"parameters.{name}", law)
-        law = "the names of parameters must differ without regard to case"
-        self.require(len({name.lower() for name in names}) == len(names), "parameters", law)
-        law = f"{arguments} has unknown arguments; they are some of {[*self.launched]}"
-        self.require(set(arguments) <= self.launched.keys(), "launch.arguments", law)
+            fault = f"the name is that of a macro of {self.problem!r}; rename the parameter"
+            self.require(name not in self.kind.macros, f"parameters.{name}", fault)
+            fault = "the name is that of a variable, a function or a keyword; rename the parameter"
+            self.require(name not in taken and not keyword.iskeyword(name), f"parameters.{name}", fault)
+        fault = "two names differ only in case; rename a parameter"
+        self.require(len({name.lower() for name in names}) == len(names), "parameters", fault)
+        fault = f"{arguments} has unknown arguments; they are some of {[*self.launched]}"
+        self.require(set(arguments) <= self.launched.keys(), "launch.arguments", fault)
 
     def compiler(self, files: BundleFiles) -> dict[str, CodedValues]:
         """Return the compiler parameters of a kernel that is compiled."""
         table = self.document.compiler
         if files.source is None:
-            self.require(not table, "compiler", "compiler parameters belong to a source, but there is none")
+            self.require(not table, "compiler", "there is no source, to which compiler parameters belong")
             return {}
         texts, entry = [files.source, *files.headers.texts.values()], self.document.kernel.entry or ""
         with self.at("compiler"):
@@ -261,8 +262,8 @@ class _Maker:
         texts = self.document.derived
         taken = {*self.every, *self.variables, *FUNCTIONS}
         for name in texts:
-            law = "a derived name must not be a parameter, a variable or a function"
-            self.require(name not in taken, f"derived.{name}", law)
+            fault = "the name is that of a parameter, a variable or a function; rename it"
+            self.require(name not in taken, f"derived.{name}", fault)
         names = {*self.every, *self.variables, *texts}
         expressions = {name: self.expression(f"derived.{name}", text, names) for name, text in texts.items()}
         uses = {name: expression.names & texts.keys() for name, expression in expressions.items()}
@@ -270,8 +271,7 @@ class _Maker:
             order = list(TopologicalSorter(uses).static_order())
         except CycleError as error:
             circle = ", ".join(f"{name} = `{printable(texts[name], 80)}`" for name in error.args[1][1:])
-            law = "derived names must not depend on each other in a circle"
-            raise self.error("derived", f"{law}, but these do: {circle}") from error
+            raise self.error("derived", f"names depend on each other in a circle: {circle}") from error
         for name in order:
             self.extents[name] = self.extent(f"derived.{name}", expressions[name])
         return {name: expressions[name] for name in order}
@@ -289,8 +289,8 @@ class _Maker:
             )
         self.extent(key, expression)
         self.parts += expression.parts
-        law = f"all expressions of a bundle together have at most {MAX_PARTS} parts"
-        self.require(self.parts <= MAX_PARTS, key, law)
+        fault = f"all expressions together have too many parts; a bundle has at most {MAX_PARTS}"
+        self.require(self.parts <= MAX_PARTS, key, fault)
         return expression
 
     def extent(self, key: str, expression: Expression) -> Extent:
@@ -299,8 +299,8 @@ class _Maker:
         self.require(
             extent.parts <= MAX_WRITTEN_OUT and extent.depth <= MAX_DEPTH,
             key,
-            f"an expression with its derived names written out has at most {MAX_WRITTEN_OUT} parts and is nested "
-            f"at most {MAX_DEPTH} deep, but this one has {extent.parts:.4g} and is {extent.depth} deep",
+            f"with its derived names written out it has {extent.parts:.4g} parts and is nested {extent.depth} deep, "
+            f"more than {MAX_WRITTEN_OUT} parts or {MAX_DEPTH} deep",
         )
         return extent
 
@@ -324,8 +324,8 @@ class _Maker:
 
     def launch_shape(self, key: str, texts: Sequence[str], names: Iterable[str]) -> Shape3:
         is_set = self.document.kernel.source is None or key in self.document.launch.model_fields_set
-        law = f"a kernel with a source must have the shape of its launch, but {key} is missing"
-        self.require(is_set, f"launch.{key}", law)
+        fault = f"{key} is missing; a kernel with a source has the shape of its launch"
+        self.require(is_set, f"launch.{key}", fault)
         return self.shape(f"launch.{key}", texts, names)
 
     def shape(self, key: str, texts: Sequence[str], names: Iterable[str]) -> Shape3:
@@ -336,13 +336,13 @@ class _Maker:
         """Return the arguments and sizes of a kernel of any kind."""
         document, sizes, work = self.document, self.document.sizes, self.document.work
         for name in document.macros:
-            law = "a macro must not have the name of a parameter"
-            self.require(name not in self.every, f"macros.{name}", law)
+            fault = "the name is that of a parameter; rename the macro"
+            self.require(name not in self.every, f"macros.{name}", fault)
             self.check_macro(f"macros.{name}", name)
         arguments = tuple(self.argument(name, table, files) for name, table in document.arguments.items())
         written = {argument.name for argument in arguments if argument.role in ("out", "inout")}
-        law = 'at least one argument must be an array of role "out" or "inout"'
-        self.require(bool(written), "arguments", law)
+        fault = 'no argument is written; at least one must be an array of role "out" or "inout"'
+        self.require(bool(written), "arguments", fault)
         for position, check in enumerate(document.verify):
             for name in check.keys() - sizes.keys():
                 raise self.error(f"verify.{position}", f"{name!r} is no size{did_you_mean(name, sizes)}")
@@ -362,10 +362,10 @@ class _Maker:
 
     def argument(self, name: str, table: ArgumentTable, files: BundleFiles) -> ArgumentDefinition:
         key, sizes, initial = f"arguments.{name}", self.document.sizes, table.initial
-        law = "an array has a shape and a scalar a value; give one of them"
-        self.require((table.shape is None) != (table.value is None), key, law)
-        law = f"role cannot be {table.role!r}: a scalar is read and has no role"
-        self.require(table.shape is not None or table.role == "in", key, law)
+        fault = "it has both a shape and a value, or neither; an array has a shape and a scalar a value"
+        self.require((table.shape is None) != (table.value is None), key, fault)
+        fault = f"role cannot be {table.role!r}: a scalar is read and has no role"
+        self.require(table.shape is not None or table.role == "in", key, fault)
         if isinstance(initial, str) and initial.endswith(".npy"):
             initial = self.array_file(f"{key}.initial", initial, files)
         elif isinstance(initial, str):
@@ -388,21 +388,21 @@ class _Maker:
         table = self.document.reference
         if table.entry is None:
             return None
-        law = "the right answer comes from an entry or from files, not from both"
-        self.require(not table.answer, "reference", law)
+        fault = "it has both an entry and files of the right answer; leave one out"
+        self.require(not table.answer, "reference", fault)
         block = self.shape("reference.block", table.block, names)
         return ReferenceEntry(table.entry, block, self.shape("reference.grid", table.grid, names))
 
     def answer(self, written: Iterable[str], files: BundleFiles) -> dict[str, str]:
         answer = self.document.reference.answer
         for name in answer.keys() - set(written):
-            law = f"an answer is given for an output{did_you_mean(name, written)}"
-            raise self.error(f"reference.answer.{name}", law)
+            fault = f"{name} is no output, of which alone an answer is given{did_you_mean(name, written)}"
+            raise self.error(f"reference.answer.{name}", fault)
         return {name: self.array_file(f"reference.answer.{name}", file, files) for name, file in answer.items()}
 
     def array_file(self, key: str, name: str, files: BundleFiles) -> str:
-        law = f"there must be a file {printable(name, 120)!r} in the folder of the bundle"
-        self.require(name in files.arrays, key, law)
+        fault = f"there is no file {printable(name, 120)!r} in the folder of the bundle"
+        self.require(name in files.arrays, key, fault)
         return str(files.arrays[name])
 
     def source_hash(self, files: BundleFiles, shared_bytes: Expression) -> str:

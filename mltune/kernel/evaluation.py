@@ -62,12 +62,12 @@ def variable(name: str) -> Operation:
         try:
             value = variables[name]
         except KeyError:
-            raise ValueError(f"every name of an expression must be known, but `{name}` is not") from None
+            raise ValueError(f"the name `{name}` is not known") from None
         if isinstance(value, Partial):
             return value
         column = np.asarray(value)
         if column.dtype.kind not in "iufbU":
-            raise ValueError(f"a variable is a column of numbers or texts, but `{name}` has {column.dtype}")
+            raise ValueError(f"`{name}` has the type {column.dtype}; a variable is a column of numbers or texts")
         return Partial(column.astype(np.int64, copy=False) if column.dtype.kind in "iu" else column)
 
     return load
@@ -151,7 +151,7 @@ def check_bound(value: Array) -> None:
 def _number(value: Array) -> Array:
     """Return truth values as 0 and 1, for arithmetic."""
     if value.dtype.kind == "U":
-        raise ValueError("texts are compared with == and != only")
+        raise ValueError("a text is no number; texts are compared with == and != only")
     return value.astype(np.int64) if value.dtype.kind == "b" else value
 
 
@@ -165,7 +165,7 @@ def _compared(kind: type[ast.cmpop], lhs: Array, right: Array) -> Any:
     """Compare two values; texts are equal or not, and never equal to a number."""
     texts = lhs.dtype.kind == "U", right.dtype.kind == "U"
     if any(texts) and kind not in (ast.Eq, ast.NotEq):
-        raise ValueError("texts are compared with == and != only")
+        raise ValueError("a text has no order; texts are compared with == and != only")
     if texts[0] != texts[1]:
         return np.bool_(kind is ast.NotEq)
     return COMPARISONS[kind](lhs, right)
@@ -184,7 +184,7 @@ def _magnitude(value: Any) -> Any:
 
 def _check_magnitude(magnitude: float) -> None:
     if not magnitude < LARGEST_INTEGER:
-        raise ValueError(f"numbers must stay below 2**53 in size, but one reaches {magnitude:.4g}")
+        raise ValueError(f"a number reaches {magnitude:.4g}; numbers must stay below 2**53 in size")
 
 
 def _multiplied(a: Any, b: Any) -> Any:
@@ -207,7 +207,7 @@ def _divided(divide: Callable[[Any, Any], Any]) -> _Function:
 
 def _power(base: Any, exponent: Any) -> Any:
     if exponent.size and (_is_float(exponent) or exponent.min() < 0 or exponent.max() > 64):
-        raise ValueError("an exponent must be an integer from 0 to 64")
+        raise ValueError("an exponent is no integer from 0 to 64")
     _check_magnitude(float(_squared(np.float64(_magnitude(base)), np.int64(_magnitude(exponent)))))
     return _squared(base, exponent)
 
@@ -241,7 +241,7 @@ def _log2(value: Any) -> Partial:
 def _bitwise(function: _Function) -> _Function:
     def apply(*values: Any) -> Any:
         if any(map(_is_float, values)):
-            raise ValueError("`&`, `|`, `^`, `~`, `<<` and `>>` take integers, but get a float")
+            raise ValueError("one of `&`, `|`, `^`, `~`, `<<` and `>>` gets a float; they take integers")
         return function(*values)
 
     return apply
@@ -255,7 +255,7 @@ def _shifted_left(value: Any, count: Any) -> Partial:
 
 def _is_pow2(value: Any) -> Any:
     if _is_float(value):
-        raise ValueError("`is_pow2` takes an integer, but gets a float")
+        raise ValueError("`is_pow2` gets a float; it takes an integer")
     return (value > 0) & ((value & (value - 1)) == 0)
 
 

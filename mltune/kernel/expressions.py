@@ -96,8 +96,8 @@ class Expression:
         result = self.evaluate_partial(variables)
         if not result.defined.all():
             raise ExpressionError(
-                "a divisor must not be zero, the argument of log2 must be positive, and that of sqrt and a shift must "
-                f"not be negative, which fails in `{self.text}`"
+                f"`{self.text}` is undefined: it divides by zero, or has log2 of a number that is not positive, or "
+                "sqrt or a shift of a negative one"
             )
         value = np.asarray(result.value)
         return value if value.ndim or value.dtype.kind == "U" else value.item()
@@ -106,8 +106,7 @@ class Expression:
         """Return the value for numbers as a size of a launch; an ExpressionError where it is no integer >= 0."""
         value = self.evaluate(variables)
         if isinstance(value, np.ndarray) or not (0 <= value < LARGEST_INTEGER) or value != int(value):
-            law = "the sizes of a launch must be integers >= 0"
-            raise ExpressionError(f"{law}, but `{_short(self.text)}` is {_short(value)}")
+            raise ExpressionError(f"`{_short(self.text)}` is {_short(value)}; sizes of a launch are integers >= 0")
         return int(value)
 
     def evaluate_partial(self, variables: Variables) -> Partial:
@@ -153,7 +152,7 @@ def parse(text: str) -> Expression:
         raise ExpressionError(f"{len(text)} characters are too many; an expression has at most {MAX_TEXT}")
     text = text.translate(_SPACES).strip()
     if not (text.isascii() and text.isprintable()):
-        raise ExpressionError(f"`{_short(text)}` is no expression, which is printable ASCII")
+        raise ExpressionError(f"`{_short(text)}` is no expression: it has a character that is not printable ASCII")
     try:
         tree = tree_of(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -201,8 +200,8 @@ def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: V
     size = None if workspace is None else number(workspace)
     if not (gx < 2**31 and max(gy, gz) < 2**16 and min(bx, by, bz) >= 1 and max(bx, by, bz) <= 1024):
         raise ExpressionError(
-            "a launch must have a grid below (2**31, 2**16, 2**16) and a block of 1 to 1024 threads in each direction, "
-            f"got {(gx, gy, gz)} and {(bx, by, bz)}"
+            f"the launch has the grid {(gx, gy, gz)} and the block {(bx, by, bz)}; a grid is below (2**31, 2**16, "
+            "2**16), and a block has 1 to 1024 threads in each direction"
         )
     return Launch((gx, gy, gz), (bx, by, bz), number(formulas["shared_bytes"]), tuple(map(int, launched)), size)
 
@@ -217,7 +216,7 @@ class _Compiler:
     def compiled(self, node: ast.expr, depth: int) -> Operation:
         """Return the operation of a node; raise an error for one that is not part of the language."""
         if depth == 0:
-            raise self.error(f"an expression is nested at most {MAX_DEPTH} deep, but it is deeper")
+            raise self.error(f"it is nested more than {MAX_DEPTH} deep")
         match node:
             case ast.Constant(value=int() | float() as value):
                 return self.number(value)
@@ -239,9 +238,10 @@ class _Compiler:
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
                 return self.call(name, arguments, depth)
         raise self.error(
-            "an expression consists of numbers, names, arithmetic, comparisons, and/or/not, if/else, lists after `in` "
-            f"and the functions {', '.join((*FUNCTIONS, *OF_ITEMS))}, but there is `{_short(ast.unparse(node))}`; "
-            "mltune.tune_kernel and mltune.tuned take a Python function in place of a text"
+            f"`{_short(ast.unparse(node))}` is no part of an expression, which consists of numbers, names, arithmetic, "
+            "comparisons, and/or/not, if/else, lists after `in` and the functions "
+            f"{', '.join((*FUNCTIONS, *OF_ITEMS))}; mltune.tune_kernel and mltune.tuned take a Python function in "
+            "place of a text"
         )
 
     def all(self, nodes: Sequence[ast.expr], depth: int) -> list[Operation]:
@@ -267,7 +267,7 @@ class _Compiler:
     def call(self, name: str, arguments: Sequence[ast.expr], depth: int) -> Operation:
         function, arity = FUNCTIONS[name]
         if len(arguments) != arity if arity is not None else not arguments:
-            raise self.error(f"`{name}` takes {arity or 'at least 1'} arguments, got {len(arguments)}")
+            raise self.error(f"`{name}` has {len(arguments)} arguments; it takes {arity or 'at least 1'}")
         return evaluation.applied(function, self.all(arguments, depth))
 
     def error(self, message: str) -> ExpressionError:

@@ -30,7 +30,7 @@ LARGEST_WORKSPACE = 2**40
 
 
 class BundleFault(NamedTuple):
-    """The key of a wrong expression, its law, the facts and an example, and the share of the configurations."""
+    """The key of a wrong expression, the facts and an example, its law, and the share of the configurations."""
 
     reason: str
     share: float
@@ -42,6 +42,7 @@ class _Law(NamedTuple):
     Where the bounds are infinite, it is any number.
     """
 
+    key: str
     text: str
     factors: Sequence[Expression]
     lowest: float = -math.inf
@@ -78,23 +79,23 @@ def find_file_faults(problem: Problem) -> list[BundleFault]:
 def _laws(kernel: Kernel, variables: Mapping[str, int], table: str) -> Iterator[_Law]:
     threads, shared_bytes = variables["max_threads_per_block"], variables["shared_bytes_per_block"]
     for axis, expression, most in zip("xyz", kernel.launch_rule.grid, LARGEST_GRID, strict=True):
-        yield _Law(f"{table}.grid: a grid has from 1 to {most} blocks along {axis}", [expression], 1, most)
+        yield _Law(f"{table}.grid", f"a grid has from 1 to {most} blocks along {axis}", [expression], 1, most)
     for axis, expression, most in zip("xyz", kernel.launch_rule.block, LARGEST_BLOCK, strict=True):
-        yield _Law(f"{table}.block: a block has from 1 to {most} threads along {axis}", [expression], 1, most)
-    yield _Law(f"{table}.block: a block has at most {threads} threads", kernel.launch_rule.block, 1, threads)
-    law = f"resources.shared_bytes: a block has from 0 to {shared_bytes} bytes"
-    yield _Law(law, [kernel.launch_rule.shared_bytes], 0, shared_bytes)
+        yield _Law(f"{table}.block", f"a block has from 1 to {most} threads along {axis}", [expression], 1, most)
+    yield _Law(f"{table}.block", f"a block has at most {threads} threads", kernel.launch_rule.block, 1, threads)
+    law = f"a block has from 0 to {shared_bytes} bytes"
+    yield _Law("resources.shared_bytes", law, [kernel.launch_rule.shared_bytes], 0, shared_bytes)
     for name, size in (("workspace", kernel.launch_rule.workspace), ("zeros", kernel.launch_rule.zeros)):
         if size is not None:
-            law = f"launch.{name}: a workspace has from 0 to {LARGEST_WORKSPACE} bytes"
-            yield _Law(law, [size], 0, LARGEST_WORKSPACE)
+            law = f"a workspace has from 0 to {LARGEST_WORKSPACE} bytes"
+            yield _Law(f"launch.{name}", law, [size], 0, LARGEST_WORKSPACE)
     for name, expression in kernel.resources.estimates.items():
-        yield _Law(f"resources.{name}: a resource is a number in every valid configuration", [expression])
+        yield _Law(f"resources.{name}", "a resource is a number in every valid configuration", [expression])
     for name, access in kernel.resources.accesses.items():
         for expression in (access.count, *(lane for digit in access.lanes for lane in digit)):
-            yield _Law(f"access.{name}: an access has numbers in every valid configuration", [expression])
-        law = f"access.{name}.bytes: a lane accesses one of {ACCESS_BYTES} bytes"
-        yield _Law(law, [access.bytes], listed=ACCESS_BYTES)
+            yield _Law(f"access.{name}", "an access has numbers in every valid configuration", [expression])
+        law = f"a lane accesses one of {ACCESS_BYTES} bytes"
+        yield _Law(f"access.{name}.bytes", law, [access.bytes], listed=ACCESS_BYTES)
 
 
 def _fault(law: _Law, scope: Scope, columns: Columns) -> BundleFault | None:
@@ -105,7 +106,7 @@ def _fault(law: _Law, scope: Scope, columns: Columns) -> BundleFault | None:
             partial = factor.evaluate_partial(scope)
             value, defined = value * np.asarray(partial.value), defined & partial.defined
     except ExpressionError as error:
-        return BundleFault(f"{law.text}, but {error}", 1.0)
+        return BundleFault(f"{law.key}: {error}; {law.text}", 1.0)
     whole = (value == np.floor(value)) | (law.lowest == -math.inf)
     wrong = ~(defined & np.isfinite(value) & whole & (value >= law.lowest) & (value <= law.highest))
     wrong |= ~np.isin(value, law.listed) if law.listed else False
@@ -115,4 +116,5 @@ def _fault(law: _Law, scope: Scope, columns: Columns) -> BundleFault | None:
     text = " * ".join(f"`{printable(factor, 120)}`" for factor in law.factors)
     told = f"{value[first]:.6g}" if defined[first] else "undefined (division by zero)"
     example = printable(", ".join(f"{name}={value}" for name, value in row(columns, first).items()), 200)
-    return BundleFault(f"{law.text}, but {text} is {told} for {count} of {size}, such as {example}", count / size)
+    fact = f"{text} is {told} for {count} of {size} configurations, such as {example}"
+    return BundleFault(f"{law.key}: {fact}; {law.text}", count / size)

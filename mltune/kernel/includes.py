@@ -135,11 +135,11 @@ class IncludeFolders:
             return False
         except OSError as error:
             fact = str(error) if isinstance(error, RefusedFileError) else f"{file}: {reason(error)}"
-            raise ValueError(f"a header must be readable text: {printable(fact, 400)}") from error
+            raise ValueError(f"a header is no readable text: {printable(fact, 400)}") from error
         if "\0" in text:
-            raise ValueError(f"a header must be text, but {printable(file, 300)} has a zero byte")
+            raise ValueError(f"the header {printable(file, 300)} is not text: it has a zero byte")
         if len(read) == MAX_HEADERS:
-            raise ValueError(f"a source includes at most {MAX_HEADERS} headers, directly or not")
+            raise ValueError(f"the source includes more than {MAX_HEADERS} headers, directly or not")
         read[path] = text.removeprefix("\ufeff")
         return True
 
@@ -148,8 +148,9 @@ def _ambiguous(first: Include, other: Include) -> str:
     facts = " and ".join(
         f"{printable(header.path, 120)} in {printable(header.file, 120) or 'the source'}" for header in (first, other)
     )
-    law = "NVRTC finds a header by its name in #include alone"
-    return f"{law}, but {printable(first.name, 120)!r} is {facts}; include one as FOLDER/NAME"
+    return (
+        f"{printable(first.name, 120)!r} is {facts}; NVRTC finds a header by its name alone: include one as FOLDER/NAME"
+    )
 
 
 def macro_places(text: str, own: Mapping[str, str], names: Iterable[str]) -> dict[str, int]:

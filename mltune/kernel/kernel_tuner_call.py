@@ -96,7 +96,9 @@ def check_call(arguments: Mapping[str, Any], strategy_options: Mapping[str, Any]
                 f"{printable(option, 80)!r} cannot be an option of the compiler, which must {COMPILER_OPTION_LAW}."
             )
     if reserved := {*RESERVED} & {*(arguments.get("metrics") or {})}:
-        raise UsageError(f"a metric is not named {', '.join(sorted(reserved))}, which a result has; rename it.")
+        raise UsageError(
+            f"{', '.join(sorted(reserved))} cannot name a metric: a result has a value of that name; rename it."
+        )
     metrics = {name: _metric(name, metric) for name, metric in (arguments.get("metrics") or {}).items()}
     return CallOptions(options.get("max_fevals"), options.get("time_limit"), passed, defines, include, metrics)
 
@@ -111,7 +113,7 @@ def _include_folders(options: Sequence[str]) -> tuple[tuple[Path, ...], list[str
             continue
         folder = match[1] or next(remaining, "")
         if not folder or not Path(folder).is_dir():
-            raise UsageError(f"-I names a folder of headers, but {printable(folder, 200)!r} is none.")
+            raise UsageError(f"{printable(folder, 200)!r} is no folder, and -I names one of headers.")
         folders.append(Path(folder).resolve())
     return tuple(folders), rest
 
@@ -122,8 +124,8 @@ def _metric(name: str, metric: Any) -> Metric:
         return lambda entry: result_of(metric, f"the metric {name}", entry)
     if not isinstance(metric, str):
         raise UsageError(
-            "a metric is a function of a result, or an expression over its numbers, such as "
-            f"'1e-6 * work / time', got {name}={metric!r:.60}."
+            f"{name}={metric!r:.60} is no metric, which is a function of a result, or an expression over its numbers, "
+            "such as '1e-6 * work / time'."
         )
     expression = parse(metric)
 
@@ -195,6 +197,4 @@ def _text(source: str | Path) -> str:
         return read_text(Path(source), MAX_SOURCE_BYTES)
     except (OSError, TypeError) as error:
         why = reason(error) if isinstance(error, OSError) else "it is neither"
-        raise UsageError(
-            f"a source must be CUDA text or a readable file, but {printable(source, 200)!r}: {why}."
-        ) from error
+        raise UsageError(f"{printable(source, 200)!r} is neither CUDA text nor a readable file: {why}.") from error

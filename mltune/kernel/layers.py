@@ -234,7 +234,7 @@ def build_layers(kernel: Kernel, variables: Mapping[str, int]) -> Layers:
     """Build the layers of a kernel's valid configurations."""
     extents = {name: len(values) for name, values in kernel.all_parameters.items()}
     if math.prod(extents.values()) >= 2**200:
-        raise SpaceError(f"a search space has fewer than 2**200 combinations, but {kernel.name} has more")
+        raise SpaceError(f"{kernel.name} has 2**200 combinations or more, too many for a search space")
     rules = [rule for rule in _make_rules(kernel, variables) if not rule.table.all()]  # of no use to the states
     order = choose_order(extents, rules)
     return _count(order, _walk(order, extents, rules))
@@ -263,10 +263,10 @@ def _check_work(kernel: Kernel, groups: Sequence[tuple[frozenset[str], Sequence[
         return
     size, (names, members) = max(zip(operations, sizes, groups, strict=True), key=lambda work: work[0])[1:]
     raise SpaceError(
-        f"the parameters of all restrictions must have at most {MAX_COMBINATIONS} combinations and take at most "
-        f"{MAX_OPERATIONS} operations, but those of {kernel.name} have {sum(sizes):.4g} and take "
-        f"{sum(operations):.4g}, most of them for `{printable(members[0].text, 120)}` over "
-        f"{printable(', '.join(sorted(names)), 120)} ({size:.4g} combinations); split it"
+        f"the restrictions of {kernel.name} have {sum(sizes):.4g} combinations and take {sum(operations):.4g} "
+        f"operations, more than {MAX_COMBINATIONS} and {MAX_OPERATIONS}, most of them for "
+        f"`{printable(members[0].text, 120)}` over {printable(', '.join(sorted(names)), 120)} ({size:.4g} "
+        "combinations); split it"
     )
 
 
@@ -331,9 +331,9 @@ def _walk(order: Sequence[str], extents: Mapping[str, int], rules: Sequence[Rule
         )
         if wanted_bytes > MAX_BYTES or work > MAX_OPERATIONS // 2:
             raise SpaceError(
-                f"restrictions must not couple too many parameters: counting takes at most {MAX_BYTES} bytes and "
-                f"{MAX_OPERATIONS // 2} operations, but before {name} is bound they distinguish {n_states} "
-                f"combinations, which takes {wanted_bytes:.3g} and {work:.3g}; use fewer parameters in each"
+                f"restrictions couple too many parameters: before {name} is bound they distinguish {n_states} "
+                f"combinations, and counting them takes {wanted_bytes:.3g} bytes and {work:.3g} operations, of at most "
+                f"{MAX_BYTES} and {MAX_OPERATIONS // 2}; use fewer parameters in each"
             )
         # The rules that read the parameter have far fewer combinations of states than there are states.
         read = [i for i in moved if i in states]
@@ -381,7 +381,7 @@ def _count(order: tuple[str, ...], layers: Sequence[NDArray[np.int32]]) -> Layer
         of_each = completions.take(targets)
         may_overflow = int(completions.max()) * targets.shape[1] >= 2**62
         if may_overflow and np.any(np.sum(of_each, axis=1, dtype=np.float64) >= 2.0**62):
-            raise SpaceError("a search space must have fewer than 2**62 valid configurations, but this one has more")
+            raise SpaceError("the search space has 2**62 valid configurations or more, too many")
         before = np.zeros((len(targets) + 1, targets.shape[1] + 1), dtype=np.int64)
         np.cumsum(of_each, axis=1, out=before[:-1, 1:])
         completions = before[:, -1].copy()

@@ -97,7 +97,7 @@ class _Notation(ast.NodeTransformer):
     def _count(self, node: ast.expr, copies: int) -> None:
         self._nodes += len([*ast.walk(node)]) * copies
         if self._nodes > MOST_NODES:
-            raise ValueError(f"lists stand for at most {MOST_NODES} parts of an expression")
+            raise ValueError(f"its lists stand for more than {MOST_NODES} parts of an expression")
 
 
 class _Bound(ast.NodeTransformer):

@@ -123,7 +123,7 @@ class PythonLaunch(LaunchRule):
         factors = [divisor] if callable(divisor) else divisor
         product = math.prod(float(_called(factor, values, name)) for factor in factors)
         if not 0 < product < math.inf:
-            raise ExpressionError(f"{name} must be positive, got {product:g} for {printable(values, 300)}")
+            raise ExpressionError(f"{name} is {product:g} for {printable(values, 300)}; it must be positive")
         return product
 
 
@@ -281,7 +281,7 @@ def _compiler_parameters(
         files = {file: read_file(path, MOST_CONTROLS_BYTES) for file, path in places}
         return code_compiler_parameters(named, taken, texts, plain_entry(name)), files
     except OSError as error:
-        raise UsageError(f"compiler: a file of controls must be readable: {printable(error, 300)}.") from error
+        raise UsageError(f"compiler: a file of controls cannot be read: {printable(error, 300)}.") from error
     except ValueError as error:
         raise UsageError(f"compiler: {error}.") from error
 
@@ -361,8 +361,8 @@ def _pickled(*function: Any) -> bytes:
         pickled: bytes = cloudpickle.dumps(function)
     except Exception as error:  # pickling calls code of every object
         raise UsageError(
-            "verify runs in the process of the kernel, so it must not use what only this process has, such as open "
-            f"files: {error!s:.300}."
+            f"verify cannot be sent to the process of the kernel: {error!s:.300}. It must not use what only this "
+            "process has, such as open files."
         ) from error
     return pickled
 
@@ -382,8 +382,8 @@ def _restricted(kernel: Kernel, functions: Sequence[Callable[..., Any]]) -> Kern
     count = math.prod(map(len, space.parameters.values()))
     if count > MOST_ENUMERATED:
         raise UsageError(
-            f"a function restricts at most {MOST_ENUMERATED:,} combinations, because it is asked about each, got "
-            f"{count:,}; write the restrictions as texts, such as 'block_size_x * block_size_y <= 1024'."
+            f"{count:,} combinations are too many for a function, which is asked about each: at most "
+            f"{MOST_ENUMERATED:,}; write the restrictions as texts, such as 'block_size_x * block_size_y <= 1024'."
         )
     lists = {name: space.labels.get(name, values) for name, values in space.parameters.items()}
     predicates = [partial(_holds, function) for function in functions]
@@ -494,8 +494,7 @@ def _checked(call: KernelCall) -> dict[str, CodedValues]:
     for key, values in call.parameters.items():
         if key in RESERVED or re.fullmatch(r"argument_\d+", key):
             raise UsageError(
-                f"a parameter is not named {key}, which mltune defines, nor {', '.join(RESERVED)}, argument_0 and so "
-                "on; rename it."
+                f"{key} cannot name a parameter: mltune defines {', '.join(RESERVED)}, argument_0 and so on; rename it."
             )
         if key in call.defines:
             raise UsageError(f"{key} is both a parameter and in defines; leave one out.")
@@ -514,17 +513,17 @@ def _check_threads(threads: Sequence[str], lists: Mapping[str, Sequence[Any]]) -
 
 def _coded(name: str, values: Sequence[Any]) -> CodedValues:
     """Check and code the values of a parameter, which become macros."""
-    shown = f"got {name}={printable(values, 200)}"
+    shown = f"{name} cannot have the values {printable(values, 200)}:"
     for value in values:
         if not isinstance(value, int | float | str | np.integer | np.floating | np.bool_):
-            raise UsageError(f"the values of a parameter are numbers or texts, {shown}.")
+            raise UsageError(f"{shown} they are numbers or texts.")
         if isinstance(value, str):
             legal = 0 < len(value) <= MOST_CHARACTERS and value.isascii() and value.isprintable()
             law = f"a text has at most {MOST_CHARACTERS} printable ASCII characters"
         else:
             legal = bool(-LARGEST_INTEGER < value < LARGEST_INTEGER)
-            law = "the values of a parameter stay below 2**53 in size"
+            law = "numbers stay below 2**53 in size"
         if not legal:
-            raise UsageError(f"{law}, {shown}.")
+            raise UsageError(f"{shown} {law}.")
     with raising(UsageError, name, ValueError):
         return code_values(values)

@@ -187,8 +187,7 @@ def _headers(path: Path, document: KernelDocument, source: str, listed: Mapping[
         finder = IncludeFolders(table.source or "", folders, root, HEADER_PATH, MAX_SOURCE_BYTES)
         return finder.headers(source, listed)
     except OSError as error:
-        law = "a folder of headers must lie in the folder of the bundle"
-        raise _refused(path, f"kernel.include: {law}, but {name}: {reason(error)}") from error
+        raise _refused(path, f"kernel.include: {name} is no folder in that of the bundle: {reason(error)}") from error
     except ValueError as error:
         raise _refused(path, f"kernel.include: {error}") from error
 
@@ -214,7 +213,7 @@ def new_bundle(folder: Path, source: Path | None = None, entry: str | None = Non
     It is an example, or a draft for `source`, of which `entry` is tuned (:func:`~mltune.kernel.draft.draft_bundle`).
     """
     name = kernel_name(folder.resolve().name)
-    with raising(UsageError, f"a new bundle is written to a folder, but {printable(folder, 300)} cannot be"):
+    with raising(UsageError, f"no bundle can be written to {printable(folder, 300)}"):
         if is_used := folder.is_symlink() or folder.exists():
             _check_empty(folder)
         files = _example(name) if source is None else draft_bundle(source, name, entry)
@@ -244,6 +243,5 @@ def _check_empty(folder: Path) -> None:
     if not folder.is_dir() or any(folder.iterdir()):
         fact = "holds files" if folder.is_dir() else "is something else"
         raise UsageError(
-            f"a new bundle is written to a new or empty folder, but {printable(folder, 300)} {fact}; "
-            "choose another name."
+            f"{printable(folder, 300)} {fact}; a bundle is written to a new or empty folder: choose another name."
         )

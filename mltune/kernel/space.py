@@ -105,8 +105,8 @@ class ConstrainedSpace:
                 for r in worst
             )
             raise SpaceError(
-                f"at least one configuration must satisfy every restriction of {self.kernel.name}, but none of "
-                f"{self.combinations} does: {removed}. See {self.kernel.folder / 'kernel.toml'}."
+                f"none of {self.combinations} combinations of {self.kernel.name} satisfies every restriction: "
+                f"{removed}. See {self.kernel.folder / 'kernel.toml'}."
             )
         return layers
 
@@ -190,7 +190,7 @@ class TableSpace:
 
     def __init__(self, columns: Columns) -> None:
         if length(columns) == 0:
-            raise SpaceError("a search space must have at least one configuration, but the table is empty")
+            raise SpaceError("the table is empty; a search space has at least one configuration")
         self.names = tuple(columns)
         self._columns = {name: np.array(column, dtype=np.int64) for name, column in columns.items()}
         self.values: Mapping[str, tuple[int, ...]] = {
@@ -204,7 +204,7 @@ class TableSpace:
         repeated = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
         if len(repeated):
             first, second = sorted(self._order[repeated[0] : repeated[0] + 2].tolist())
-            raise SpaceError(f"the configurations of a table must be distinct, but rows {first} and {second} are equal")
+            raise SpaceError(f"rows {first} and {second} are the same configuration; those of a table are distinct")
         rows = np.arange(self.count) if self.count <= LARGE else draw(self.count, LARGE // 2, np.random.default_rng(0))
         self._compared = rows  # by nearest: with a million rows it would take seconds
         self._compared_codes = {name: code[rows] for name, code in self._codes.items()}
@@ -300,7 +300,7 @@ def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[
 def _checked(indices: Indices, count: int) -> Indices:
     checked = np.asarray(indices, dtype=np.int64)
     if len(checked) and not (checked.min() >= 0 and checked.max() < count):
-        raise SpaceError(f"an index must be at least 0 and below {count}, got {checked.min()} to {checked.max()}")
+        raise SpaceError(f"the indices {checked.min()} to {checked.max()} are not all from 0 to below {count}")
     return checked
 
 

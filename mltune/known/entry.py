@@ -193,7 +193,7 @@ class Entry(Outcome):
     def _check(self) -> Self:
         if not self.low_s <= self.median_s <= self.high_s:
             raise ValueError(
-                f"must satisfy low_s <= median_s <= high_s, got {self.low_s:g}, {self.median_s:g} and {self.high_s:g}"
+                f"{self.low_s:g}, {self.median_s:g} and {self.high_s:g} do not satisfy low_s <= median_s <= high_s"
             )
         return self
 

@@ -97,7 +97,7 @@ class Export:
             if self.overwrite:
                 return tuned
             raise UsageError(
-                f"configurations are added to those of a file, but {path}: {reason(error):.300}; move it, name another "
+                f"configurations cannot be added to those of {path}: {reason(error):.300}; move it, name another "
                 "folder, or give --overwrite."
             ) from error
 
@@ -116,7 +116,7 @@ def configuration_files(form: str, rows: Sequence[Mapping[str, Any]], facts: Map
     for row in rows:
         path, shape = path_of(form, row["shape"], facts), row["shape"]
         if shape["M"] in files.setdefault(path, {}):
-            raise UsageError(f"{form}: a file has one configuration for each M, but M={shape['M']} is there twice.")
+            raise UsageError(f"{form}: M={shape['M']} is there twice; a file has one configuration for each M.")
         further = {"SPLIT_K": 1} if form == "vllm-moe" and facts["dtype"] in _SPLIT else {}
         files[path][shape["M"]] = _checked(form, row["configuration"], _blocks(form, facts)) | further
     return {path: _json(dict(sorted(field.items()))) for path, field in files.items()}
@@ -138,7 +138,7 @@ def path_of(form: str, shape: Mapping[str, int], facts: Mapping[str, Any]) -> st
     path = folder + ",".join(f"{name}={shape.get(name)}" for name in FORMATS[form]) + f"{ending}.json"
     if not _PATH.fullmatch(path) or "M" not in shape:
         parts = f"a shape with M, {' and '.join(FORMATS[form])}, and SERVING has dtype and block_shape"
-        raise UsageError(f"{form}: the name of a file is made of {parts}, got {path:.300}.")
+        raise UsageError(f"{form}: {path:.300} is not named after its content; the name of a file is made of {parts}.")
     return path
 
 
@@ -186,8 +186,8 @@ def _checked(form: str, configuration: Mapping[str, Any], blocks: Sequence[int])
         type(value) is int for value in parameters.values()
     )
     if not fits or min(parameters.values()) < 1 or any(block % parameters["BLOCK_SIZE_K"] for block in blocks[1:]):
-        law = f"positive integers {', '.join(PARAMETERS)}, and BLOCK_SIZE_K divides the second of block_shape"
-        raise UsageError(f"{form}: a configuration has {law}, got {dict(configuration)!s:.300}.")
+        law = f"has positive integers {', '.join(PARAMETERS)}, and BLOCK_SIZE_K divides the second of block_shape"
+        raise UsageError(f"{form}: {dict(configuration)!s:.300} is no configuration, which {law}.")
     return parameters
 
 
@@ -204,7 +204,7 @@ def check_winners(folder: Path) -> None:
     """Check that winners may be added in a folder."""
     if fact := foreign(folder / WINNERS, FOUND):
         raise UsageError(
-            f"winners of shapes are added to a file of mltune, but {fact}; name another directory (--run)."
+            f"{fact}, and winners of shapes are added to a file of mltune alone; name another directory (--run)."
         )
 
 

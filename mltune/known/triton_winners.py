@@ -30,8 +30,8 @@ def export_winners(wisdom: Path, folder: Path, gpu: str | None = None) -> dict[s
     if not winners:
         of_gpu = "" if gpu is None else f" on {printable(gpu, 100)!r}"
         hint = did_you_mean(gpu or "", {entry.device.name for entry in entries}) or "; tune a program first."
-        raise UsageError(f"exported winners are in the wisdom, but {wisdom} has none of Triton's kernels{of_gpu}{hint}")
-    with raising(UsageError, f"winners are written into a folder, but {printable(folder, 300)}"):
+        raise UsageError(f"{wisdom} has no winners of Triton's kernels{of_gpu}{hint}")
+    with raising(UsageError, f"no winners can be written into {printable(folder, 300)}"):
         check_folder(folder, inside=folder, create=True)
     counts = dict[str, int]()
     for device in sorted({entry.device for entry in winners}, key=_file_name):
@@ -46,13 +46,13 @@ def export_winners(wisdom: Path, folder: Path, gpu: str | None = None) -> dict[s
 
 def import_winners(folder: Path, wisdom: Path) -> dict[str, int]:
     """Merge the winners of a folder into a wisdom, all or none; return how many each file has."""
-    with raising(UsageError, f"winners are read from a folder, but {printable(folder, 300)}"):
+    with raising(UsageError, f"no winners can be read from {printable(folder, 300)}"):
         check_folder(folder, inside=folder)
         files = sorted(islice((path for path in folder.iterdir() if path.suffix == ".json"), MOST_FILES + 1))
     if not 0 < len(files) <= MOST_FILES:
         raise UsageError(
-            f"a folder of winners has 1 to {MOST_FILES} files that `mltune triton export` wrote (*.json), but "
-            f"{printable(folder, 300)} has {'more' if files else 'none'}."
+            f"{printable(folder, 300)} has {'too many' if files else 'no'} files of winners: it is a folder of 1 to "
+            f"{MOST_FILES} files that `mltune triton export` wrote (*.json)."
         )
     winners = {file.name: _winners_in(file) for file in files}
     Wisdom(chain.from_iterable(winners.values())).add_to(wisdom)
@@ -65,8 +65,8 @@ def _winners_in(file: Path) -> Sequence[Outcome]:
     for number, entry in enumerate(entries, 1):
         if not _is_of_triton(entry):
             raise WisdomError(
-                f"{printable(file, 300)} must hold winners of Triton's kernels alone, but entry {number} is of "
-                f"{entry.kernel}; `mltune wisdom merge` merges any entries."
+                f"entry {number} of {printable(file, 300)} is of {entry.kernel}, not of a kernel of Triton; "
+                "`mltune wisdom merge` merges any entries."
             )
     return entries
 

@@ -137,8 +137,8 @@ class Wisdom:
         with locked(Path(path)) as target:  # not between another process's reading and writing
             if not overwrite and Wisdom(chain(read(target), self.entries)) != self:
                 raise WisdomError(
-                    f"a wisdom is merged into, not replaced, but {printable(path, 300)} has entries that would be "
-                    "lost; keep them with `add_to`, or replace them with `overwrite=True`."
+                    f"{printable(path, 300)} has entries that would be lost; keep them with `add_to`, or replace them "
+                    "with `overwrite=True`."
                 )
             write(target, self.entries)
 

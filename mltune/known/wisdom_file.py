@@ -61,7 +61,7 @@ def default_file() -> Path | None:
     try:
         return data_folder() / "wisdom.json"
     except OSError as error:
-        raise WisdomError(f"a wisdom is a file, but {error}, or name a file.") from error
+        raise WisdomError(f"no file of wisdom is known: {error}, or name a file.") from error
 
 
 def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
@@ -122,8 +122,8 @@ def write(path: Path, entries: Sequence[Outcome]) -> None:
     data = (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
     if len(entries) > MOST_ENTRIES or len(data) > MAX_BYTES:
         raise WisdomError(
-            f"a wisdom has at most {MOST_ENTRIES} entries and {MAX_BYTES} bytes, but {printable(path, 300)} would have "
-            f"{len(entries)} and {len(data)}; split it with `mltune wisdom export`."
+            f"{printable(path, 300)} would have {len(entries)} entries and {len(data)} bytes; a wisdom has at most "
+            f"{MOST_ENTRIES} and {MAX_BYTES}: split it with `mltune wisdom export`."
         )
     try:
         write_file_atomically(path, data)
@@ -145,8 +145,8 @@ def locked(path: Path, timeout_s: float = _LOCK_TIMEOUT_S, *, is_removed: bool =
             stack.enter_context(locked_file(_lock_of(path), timeout_s, partial(_say, path), is_removed=is_removed))
         except HeldError as error:
             raise WisdomError(
-                f"a wisdom is written by one process at a time, but another one has held {printable(path, 300)} for "
-                f"{round(error.waited_s, 2):g} s: {error}; end it, or choose another file."
+                f"another process has held {printable(path, 300)} for {round(error.waited_s, 2):g} s, and one at a "
+                f"time writes a wisdom: {error}; end it, or choose another file."
             ) from error
         except OSError as error:
             raise _unwritable(path, error) from error
@@ -192,10 +192,9 @@ def _say(path: Path, words: str) -> None:
 
 def _refused(path: Path, fact: str) -> WisdomError:
     return WisdomError(
-        f"{printable(path, 300)} must be a wisdom of mltune, but {printable(fact, 600)}; see "
-        f"{page('how-to/carry-wisdom.md')}."
+        f"{printable(path, 300)} is no wisdom of mltune: {printable(fact, 600)}; see {page('how-to/carry-wisdom.md')}."
     )
 
 
 def _unwritable(path: Path, error: OSError) -> WisdomError:
-    return WisdomError(f"a wisdom must be writable, but {printable(path, 300)} is not: {reason(error)}.")
+    return WisdomError(f"the wisdom {printable(path, 300)} cannot be written: {reason(error)}.")

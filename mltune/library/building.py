@@ -341,10 +341,7 @@ class Building:
         """Return a configuration with its machine code, which is the same at all sizes."""
         build = self.build(self._placed(candidate), candidate.configuration)
         if build.state is not TrialState.OK:
-            raise RunError(
-                f"a configuration of a library must compile, but {candidate.key} ends with {build.state}: "
-                f"{build.detail}."
-            )
+            raise RunError(f"{candidate.key}, a configuration of the library, ends with {build.state}: {build.detail}.")
         return self._described(candidate, build)
 
     def _keep(self, numbers: Sequence[int]) -> None:
@@ -477,7 +474,7 @@ class Building:
         crossed = crossed if crossed.any() else timed
         if not crossed.any():
             reasons = "".join(f" {error}" for error in [*self._failed.values()][:1])
-            raise RunError(f"a library needs times of its candidates, but none could be timed at any size.{reasons}")
+            raise RunError(f"no candidate of the library could be timed at any size.{reasons}")
         counts = np.repeat(crossed[:, None], len(self.candidates), axis=1)
         counts[np.ix_(~lacking[:, [*portfolio]].any(axis=1), [*portfolio])] = True
         columns = zip(self.candidates, self._valid.T, strict=True)
@@ -509,7 +506,9 @@ def read_times(file: Path) -> Times:
     try:
         return Times.model_validate_json(read_file(file, _CROSS_BYTES, inside=file.parent))
     except (OSError, ValueError) as error:
-        raise DamagedRunError(f"{file} holds times by size and candidate, but it cannot be read; delete it.") from error
+        raise DamagedRunError(
+            f"{file}, the times by size and candidate, cannot be read; delete it, and they are measured again."
+        ) from error
 
 
 def _coded(time_s: float | None) -> float:

@@ -82,13 +82,13 @@ def to_c(formula: str, names: Mapping[str, str]) -> CValue:
         term = _translated(ast.parse(formula, mode="eval").body, names)
     except ValueError as error:
         raise ExpressionError(
-            f"an expression over sizes is translated to C, but `{error}` in `{printable(formula, 120)}` has no "
-            "counterpart there."
+            f"`{error}` in `{printable(formula, 120)}` has no counterpart in C, to which an expression over sizes is "
+            "translated."
         ) from None
     value = term if isinstance(term, CValue) else CValue(_applied(_bounded, term).as_float, is_float=True)
     if len(value.text) > _MOST_CHARACTERS:
         raise ExpressionError(
-            f"an expression in C has at most {_MOST_CHARACTERS} characters: `{printable(formula, 120)}`"
+            f"`{printable(formula, 120)}` is too long: an expression in C has at most {_MOST_CHARACTERS} characters"
         )
     return value
 

@@ -162,8 +162,8 @@ def kernel_parameters(kernel: Kernel, problem: RunnableProblem) -> tuple[Paramet
     """
     if not kernel.launch_rule.has_formulas or not problem.size_names:
         raise UsageError(
-            f"a kernel of a library is compiled once for all sizes, but that of {problem.label} is compiled for its "
-            "own, or its launch is computed by your Python call."
+            f"the kernel of {problem.label} is compiled for its own size, or its launch is computed by your Python "
+            "call; a kernel of a library is compiled once for all sizes."
         )
     roles = {buffer.name: buffer.role for buffer in problem.buffers}
     if kernel.arrays is None:
@@ -198,12 +198,12 @@ def parameters_of(
     for document in documents:
         name, dtype = str(document["name"]), str(document["type"])
         if document.get("role") == "constant":
-            raise UsageError(f"arguments of a library are passed to its kernel, but {name} lies in constant memory.")
+            raise UsageError(f"{name} lies in constant memory; arguments of a library are passed to its kernel.")
         if dtype.startswith("pointer to "):
             parameters.append(Parameter(name, dtype.removeprefix("pointer to "), roles[name]))
         elif name in formulas:
             if dtype not in C_TYPES:
-                raise UsageError(f"what follows from sizes is an integer or a number, but {name} is {dtype}.")
+                raise UsageError(f"{name} follows from sizes and is {dtype}, neither an integer nor a number.")
             parameters.append(Parameter(name, dtype, "computed", formulas[name]))
         else:
             parameters.append(Parameter(name, dtype, "size" if name in sizes and dtype == "int64" else "scalar"))

@@ -134,9 +134,7 @@ class _Dispatcher(_Table):
             or any(len(row) != extents + 1 or row[-1] >= configurations for row in self.exact)
             or any(before[:-1] >= row[:-1] for before, row in pairwise(self.exact))
         ):
-            raise ValueError(
-                "the trees and coefficients of its dispatcher must fit its extents and configurations, but do not"
-            )
+            raise ValueError("the trees and coefficients of its dispatcher do not fit its extents and configurations")
 
 
 class LibraryDocument(_Table):
@@ -166,21 +164,21 @@ class LibraryDocument(_Table):
         names = [parameter.name for parameter in self.parameters]
         if len({*names}) < len(names) or not {*self.extents} <= {*self.sizes} <= {*names}:
             raise ValueError(
-                "its parameters must have distinct names, sizes be among them, and extents among the sizes"
+                "two parameters have one name, a size is not among them, or an extent is not among the sizes"
             )
         for parameter in self.parameters:
             is_size = parameter.role == "size" or parameter.name in self.sizes
             if is_size and (parameter.role in _ARRAYS or parameter.dtype not in _INTEGERS):
-                raise ValueError(f"a size must be an integer that is passed, but {parameter.name} is none")
+                raise ValueError(f"the size {parameter.name} is no integer that is passed")
         if not any(parameter.role in _ARRAYS for parameter in self.parameters):
-            raise ValueError("an operation reads or writes arrays, but its parameters have none")
+            raise ValueError("no parameter is an array, which an operation reads or writes")
         if not isinstance(self.problem.get("precision", ""), str):
-            raise ValueError("the precision of its problem must be text")
+            raise ValueError("the precision of its problem is no text")
         if not {f"{self.name}.h", f"{self.name}.c"} <= self.sha256.keys():
-            raise ValueError("its header and its source must be among the hashed files")
+            raise ValueError("its header or its source is not among the hashed files")
         formulas = [text for configuration in self.configurations for text in configuration.formulas]
         if sum(map(len, formulas)) > _MOST_FORMULA_CHARACTERS:
-            raise ValueError(f"its formulas must have at most {_MOST_FORMULA_CHARACTERS} characters together")
+            raise ValueError(f"its formulas have more than {_MOST_FORMULA_CHARACTERS} characters together")
         self.dispatcher.check(len(self.extents), len(self.configurations))
         return self
 

@@ -61,7 +61,7 @@ def write_library(folder: Path, content: Content, *, overwrite: bool = False) ->
     _check(document)
     check_place(folder, overwrite=overwrite)
     files |= {DOCUMENT: (json.dumps(document, indent=1) + "\n").encode()}
-    with raising(DiskFullError, f"a library must be written as a whole, but {folder} cannot be"):
+    with raising(DiskFullError, f"the folder of the library, {folder}, cannot be written"):
         kept = replace_folder_atomically(folder, files, LIBRARY, overwrite=overwrite)
     if kept is not None:
         warnings.warn(f"{folder} was not only a library of mltune; it is kept as {kept}.", MltuneWarning, stacklevel=2)
@@ -78,8 +78,8 @@ def check_place(folder: Path, *, overwrite: bool = False) -> None:
         fact = reason(error)
     if fact:
         raise LibraryError(
-            f"a library is written to a folder of its own, in place of a library that mltune wrote, but {fact}; name "
-            "another folder, or keep this one under another name with --overwrite."
+            f"{fact}, and only a library that mltune wrote is replaced; name another folder, or keep this one under "
+            "another name with --overwrite."
         )
 
 
@@ -97,9 +97,9 @@ def compiled(name: str, files: Mapping[str, bytes]) -> bytes | None:
             subprocess.check_output(command, cwd=scratch, stderr=subprocess.STDOUT, timeout=_COMPILE_S)  # noqa: S603
         except subprocess.CalledProcessError as error:
             fact = printable(error.output.decode(errors="replace"), 500)
-            raise LibraryError(f"a library is compiled by {compiler}, but that fails: {fact}.") from error
+            raise LibraryError(f"{compiler} cannot compile the library: {fact}.") from error
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise LibraryError(f"a library is compiled by {compiler}, but that fails: {error!s:.300}.") from error
+            raise LibraryError(f"{compiler} cannot compile the library: {error!s:.300}.") from error
         return shared.read_bytes()
 
 
@@ -108,21 +108,21 @@ def _check(document: Mapping[str, Any]) -> None:
     try:
         validated(LibraryDocument, document)
     except ValueError as error:
-        raise LibraryError(f"a library must have a document that mltune reads, but {error}.") from error
+        raise LibraryError(f"the document of the library cannot be read: {error}.") from error
     size = len(json.dumps(document, indent=1)) + 1
     if size > _MAX_DOCUMENT_BYTES:
         raise LibraryError(
-            f"a document of a library must have at most {_MAX_DOCUMENT_BYTES} bytes, got {size}; build it with a "
-            "smaller `most`."
+            f"the document of the library has {size} bytes; it may have {_MAX_DOCUMENT_BYTES}: build it with a smaller "
+            "`most`."
         )
 
 
 def machine_code(folder: Path, document: LibraryDocument, number: int) -> bytes:
     """Return a configuration's machine code from the library's C source; a LibraryError where that is another one."""
     file = folder / f"{document.name}.c"
-    law = f"a library has the machine code in its C source, but {printable(file, 300)}"
+    fact = f"no machine code can be read from {printable(file, 300)}, the library's C source"
     begin = f"\nstatic const uint64_t cubin_{document.configurations[number].cubin}[] = {{".encode()
-    with raising(LibraryError, law, OSError, ValueError):
+    with raising(LibraryError, fact, OSError, ValueError):
         source = _hashed(file, document, _MAX_BYTES)
         start = source.find(begin) + len(begin)
         end = source.find(b"};", start, start + _MAX_CODE_CHARACTERS)
@@ -159,7 +159,7 @@ def read_library(folder: Path) -> tuple[LibraryDocument, bytes]:
             size += file.lstat().st_size
         if size > _MAX_BYTES:
             file = folder
-            raise ValueError(f"its files must have at most {_MAX_BYTES} bytes in sum, but have {size}")
+            raise ValueError(f"its files have {size} bytes in sum; they may have {_MAX_BYTES}")
         for name in document.sha256:
             file = folder / name
             data = _hashed(file, document, remaining)
@@ -185,4 +185,4 @@ def _hashed(file: Path, document: LibraryDocument, limit: int) -> bytes:
 
 
 def _refused(file: Path, fact: str) -> LibraryError:
-    return LibraryError(f"a library is a folder that `mltune library build` wrote, but {printable(file, 300)}: {fact}.")
+    return LibraryError(f"{printable(file, 300)}: {fact}; a library is a folder that `mltune library build` wrote.")

@@ -102,7 +102,7 @@ class Library:
 
     def __getattr__(self, name: str) -> Any:
         """Refuse a name that is none of the operation."""
-        raise AttributeError(f"a library has its operation, {self.__dict__.get('name')}, but no {name!r}")
+        raise AttributeError(f"a library has no {name!r}; its operation is {self.__dict__.get('name')}")
 
     def __call__(self, *arguments: Any, stream: Any = None, workspace: Any = None) -> None:
         """Enqueue the operation with its parameters in the order of :attr:`parameters`.
@@ -144,7 +144,9 @@ class Library:
     def _checked(self, arguments: Sequence[Any], stream: Any) -> _Call:
         described = self.document["parameters"]
         if len(arguments) != len(described):
-            raise LibraryError(f"{self.name} takes {', '.join(self.parameters)}, got {len(arguments)} arguments.")
+            raise LibraryError(
+                f"{len(arguments)} arguments were passed; {self.name} takes {', '.join(self.parameters)}."
+            )
         arrays, on = [arguments[place] for place in self._arrays], 0 if stream is None else _stream(stream)
         read = [_read(array, described[place], on) for array, place in zip(arrays, self._arrays, strict=True)]
         scalars = [_given(arguments[place], described[place]) for place in self._scalars]
@@ -206,7 +208,7 @@ class Library:
         """
         plan, package = self._product((a, b, out, *vectors), alpha, 0.0, 0), package_of(type(out))
         if package is None or plan.device is None:
-            raise LibraryError(f"a product is repeated with arrays of CuPy or PyTorch, got {type(out).__name__}.")
+            raise LibraryError(f"out is a {type(out).__name__}; a product is repeated with arrays of CuPy or PyTorch.")
         address, enqueue = package.address, self._enqueue
         if plan.swapped:
             return lambda a, b, *rest: enqueue(plan, [address(b), address(a), *map(address, rest)], None, None)
@@ -221,9 +223,9 @@ class Library:
             raise LibraryError(f"a product of {self.name} takes {taken}; its formula says what they are.")
         x, y, z, *vectors = (_read(array, named[name], on) for array, name in zip(arrays, names, strict=True))
         if any(len(matrix.shape) != 2 for matrix in (x, y, z)):
-            raise LibraryError(f"{self.name} multiplies matrices, got shapes {x.shape}, {y.shape}, {z.shape}.")
+            raise LibraryError(f"the shapes {x.shape}, {y.shape} and {z.shape} are not all those of matrices.")
         if not (x.shape[1] == y.shape[0] and z.shape == (x.shape[0], y.shape[1])):
-            raise LibraryError(f"the shapes of a product must fit, got {x.shape}, {y.shape} and {z.shape}.")
+            raise LibraryError(f"the shapes {x.shape}, {y.shape} and {z.shape} do not fit a product.")
         problem = self.document["problem"]
         trans = [str(problem.get(f"trans_{side}")) for side in "ab"]
         ways = [(x, y, z), (y.transposed, x.transposed, z.transposed)]
@@ -257,8 +259,8 @@ class Library:
                     f"{name} has the strides {vector.strides}; its elements must lie side by side, by rows."
                 )
         raise LibraryError(
-            f"{self.name} is for A {trans[0]} and B {trans[1]} stored by columns, or all of it transposed, but the "
-            f"strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements; build a library of their "
+            f"the strides of a, b and out are {x.strides}, {y.strides} and {z.strides} elements, but {self.name} is "
+            f"for A {trans[0]} and B {trans[1]} stored by columns, or all of it transposed; build a library of their "
             "case."
         )
 
@@ -310,9 +312,7 @@ class Library:
         """Return the configuration that a call of some sizes runs with a workspace of some bytes."""
         lacking = [size for size in self.document["sizes"] if size not in sizes]
         if lacking:
-            raise LibraryError(
-                f"the sizes are {', '.join(self.document['sizes'])}, but {', '.join(lacking)} is missing."
-            )
+            raise LibraryError(f"{', '.join(lacking)} is missing; the sizes are {', '.join(self.document['sizes'])}.")
         values = [sizes[size] for size in self.document["sizes"]]
         number = self._functions.choice(*values, workspace_bytes, None)
         self._check(min(number, 0))
@@ -371,7 +371,7 @@ class Library:
 
     def _check(self, status: int) -> None:
         if status > 0:
-            raise DeviceError(f"the driver runs what {self.name} enqueues, but it failed with CUDA error {status}.")
+            raise DeviceError(f"what {self.name} enqueued failed with CUDA error {status}.")
         if status < 0:
             raise LibraryError(f"{self.name}: {self._functions.error(status).decode()}.")
 
@@ -403,10 +403,10 @@ def load_library(folder: str | Path) -> Library:
     >>> lib.sgemm(a, b, out=c)  # doctest: +SKIP
     """
     document, shared = read_library(Path(folder))
-    with raising(DeviceError, "a library needs the NVIDIA driver"):
+    with raising(DeviceError, "the NVIDIA driver cannot be loaded, which a library needs"):
         driver = ctypes.CDLL(_DRIVER)
-    law = f"a library is a shared object for this host, but that of {folder} is not"
-    with raising(LibraryError, law, OSError, AttributeError):
+    fact = f"the library of {folder} is no shared object for this host"
+    with raising(LibraryError, fact, OSError, AttributeError):
         functions = _functions(document.name, shared, document.model_dump())
     takes = any(configuration.launch.workspace_bytes not in (None, "0") for configuration in document.configurations)
     names = tuple(parameter.name for parameter in document.parameters)
@@ -460,14 +460,14 @@ def _read(value: Any, parameter: dict[str, Any], stream: int) -> Array:
     try:
         array, dtype = read_array(value, stream)
     except AttributeError:
-        raise LibraryError(f"{parameter['name']} must be an array on a GPU, got {type(value).__name__}.") from None
+        raise LibraryError(f"{parameter['name']} is a {type(value).__name__}; it must be an array on a GPU.") from None
     except GradientError:
-        law = "a library has no gradients, but a tensor requires one; call it within torch.no_grad()."
-        raise LibraryError(law) from None
+        fact = "a tensor requires a gradient, and a library has none; call it within torch.no_grad()."
+        raise LibraryError(fact) from None
     storage, name = STORAGE[parameter["dtype"]], name_of(dtype)
     is_bits = dtype.itemsize == storage.itemsize and dtype.kind in (storage.kind, "V")
     if not is_bits or (dtype.metadata and name != parameter["dtype"]):
-        raise LibraryError(f"{parameter['name']} must have elements of {parameter['dtype']}, got {name}.")
+        raise LibraryError(f"{parameter['name']} has elements of {name}; they must be of {parameter['dtype']}.")
     return array
 
 
@@ -485,7 +485,7 @@ def _given(value: Any, parameter: dict[str, Any]) -> tuple[Any, Any]:
             return whole, None
     except (TypeError, ValueError):
         pass
-    raise LibraryError(f"{parameter['name']} is passed as {dtype}, got {printable(repr(value), 60)}.")
+    raise LibraryError(f"{parameter['name']} cannot be {printable(repr(value), 60)}: it is passed as {dtype}.")
 
 
 def _stream(stream: Any) -> int:

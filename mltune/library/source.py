@@ -29,10 +29,9 @@ COUNTERS = 1 << 18
 _WORDS = (
     "errno linux restrict typeof unix count arguments context grows is_other launch library memory s status stream "
     "undefined words workspace workspace_bytes bounded checked choose chosen expected fits integer leaf_of load "
-    "compared exact exact_of "
-    "place refused shifted_left shifted_right squared whole bad main whole_waves inputs_of is_power is_pow2 alloca "
-    "assert offsetof signbit isfinite isnormal isgreater isgreaterequal isless islessequal islessgreater isunordered "
-    "fpclassify isnan isinf fd_set uint ulong ushort std typeof_unqual i386"
+    "compared exact exact_of place refused shifted_left shifted_right squared whole bad main whole_waves inputs_of "
+    "is_power is_pow2 alloca assert offsetof signbit isfinite isnormal isgreater isgreaterequal isless islessequal "
+    "islessgreater isunordered fpclassify isnan isinf fd_set uint ulong ushort std typeof_unqual i386"
 )
 _FUNCTIONS = "add sub neg mul div floor_div mod ceil_div min max abs log2 sqrt pow"
 _TAKEN = KEYWORDS | {*_WORDS.split()} | {f"{function}_{kind}" for function in _FUNCTIONS.split() for kind in "if"}
@@ -183,8 +182,8 @@ def check_name(name: str) -> None:
         clash = name
     if clash is not None:
         raise UsageError(
-            f"the functions of a library have its name in C, but {clash} is taken there; name it otherwise by `name` "
-            "in [library]."
+            f"{clash} is taken in C, where the functions of a library have its name; name it otherwise by `name` in "
+            "[library]."
         )
 
 

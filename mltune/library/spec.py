@@ -71,13 +71,13 @@ class _Sizes(_Table):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if sum(way is not None for way in (self.shapes, self.grid, self.ranges, self.linear_layers, self.csv)) != 1:
-            raise ValueError("one of shapes, grid, ranges, linear_layers and csv must be there")
+            raise ValueError("there is not exactly one of shapes, grid, ranges, linear_layers and csv")
         of_drawn = {"distribution": self.ranges, "tokens": self.linear_layers}
         of_drawn |= dict.fromkeys(("multiple_of", "aligned"), self.ranges or self.linear_layers)
         for key, drawn in of_drawn.items():
             if key in self.model_fields_set and drawn is None:
-                owner = {"distribution": "ranges", "tokens": "linear_layers"}.get(key, "ranges and linear_layers")
-                raise ValueError(f"{key} is that of {owner}, but there are none")
+                owner = {"distribution": "ranges", "tokens": "linear_layers"}.get(key, "ranges or linear_layers")
+                raise ValueError(f"there are no {owner}, to which {key} belongs")
         return self
 
     @property
@@ -119,7 +119,7 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
         counted = _counted(document.sizes, place, rng, document.library.timed)
         sizes, weights = _drawn(counted, document.library.timed)
         if len(sizes) < 2:
-            raise ValueError("a library is for several sizes, but there is one; `mltune tune` tunes one")
+            raise ValueError("there is one size; a library is for several, and `mltune tune` tunes one")
         tuned = representatives(sizes, weights, document.library.tuned)
         return Spec(document.library, tuple(sizes[0]), sizes, weights, tuned, document.sizes.are_listed)
 
@@ -136,7 +136,7 @@ def _counted(sizes: _Sizes, place: Path, rng: np.random.Generator, count: int) -
         )
     if sizes.grid is not None:
         if math.prod(map(len, sizes.grid.values())) > MOST_SIZES:
-            raise ValueError(f"a grid has at most {MOST_SIZES} sizes")
+            raise ValueError(f"the grid has more than {MOST_SIZES} sizes, too many")
         return distinct((dict(zip(sizes.grid, extents, strict=True)), 1.0) for extents in product(*sizes.grid.values()))
     if sizes.ranges is not None:
         check_ranges(sizes.ranges)
@@ -153,7 +153,7 @@ def check_ranges(ranges: Mapping[str, Sequence[int]]) -> None:
     """Refuse a range that ends before it begins."""
     for name, (low, high) in ranges.items():
         if low > high:
-            raise ValueError(f"low <= high must hold for the range of {name}, got low={low}, high={high}")
+            raise ValueError(f"the range of {name} cannot be {low} to {high}: low <= high must hold")
 
 
 def _of_layers(sizes: _Sizes, layers: Sequence[Sequence[int]], rng: np.random.Generator, count: int) -> Counted:
@@ -194,7 +194,7 @@ def _aligned(
     """
     by_name = sizes.multiple_of if isinstance(sizes.multiple_of, dict) else dict.fromkeys(names, sizes.multiple_of)
     if unknown := {*by_name} - {*names, "m", "n", "k"}:
-        raise ValueError(f"multiple_of has sizes of the ranges, {', '.join(names)}, got {', '.join(sorted(unknown))}")
+        raise ValueError(f"multiple_of has {', '.join(sorted(unknown))}; the sizes are {', '.join(names)}")
     multiples = np.array([by_name.get(name, 1) for name in names], dtype=np.int64)
     first, last = (-(-bounds[:, 0].astype(np.int64) // multiples), bounds[:, 1].astype(np.int64) // multiples)
     nearest = np.clip(np.rint(rows / multiples), np.maximum(first, 1), last).astype(np.int64) * multiples

@@ -21,8 +21,8 @@ def replace_linears(library: Any, model: Any) -> int:
     case = f"{problem.get('trans_a')}{problem.get('trans_b')}"
     if not library.is_product or case != "TN" or len({*dtypes.values()}) > 1 or epilogue not in _EPILOGUES:
         raise LibraryError(
-            "a library for linear layers is a product TN with results of the type of its operands, such as hgemm, and "
-            f"without an epilogue or with bias_m, but {library.name} computes {library.document['formula']}."
+            f"{library.name} computes {library.document['formula']}; a library for linear layers is a product TN with "
+            "results of the type of its operands, such as hgemm, and without an epilogue or with bias_m."
         )
     dtype, operator, count = getattr(torch, dtypes["C"]), library.to_torch_operator(), 0
     for module in [*model.modules()]:

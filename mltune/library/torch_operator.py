@@ -118,7 +118,7 @@ def torch_operator(library: Any) -> Any:
 
     def of_product(a: Any, b: Any, *bias: Any, **scalars: Any) -> Any:
         fits = a.dim() == 2 and b.dim() == 2 and a.shape[1] == b.shape[0]
-        torch._check(fits, lambda: f"the shapes of a product must fit, got {[*a.shape]} and {[*b.shape]}.")
+        torch._check(fits, lambda: f"the shapes {[*a.shape]} and {[*b.shape]} do not fit a product.")
         return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
 
     def call(*arguments: Any) -> None:

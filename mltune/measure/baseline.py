@@ -36,8 +36,8 @@ def make_baseline(placed: PlacedKernel, builder: Builder) -> Baseline:
     build, kernel = builder.submit(placed.default).result(), placed.kernel
     if build.state is not TrialState.OK:
         raise BundleError(
-            f"the default configuration of {kernel.name} must compile, but ends with {build.state}: {build.detail}; "
-            f"see {kernel.folder / 'kernel.toml'}."
+            f"the default configuration of {kernel.name} ends with {build.state}: {build.detail}; it must compile, see "
+            f"{kernel.folder / 'kernel.toml'}."
         )
     return baseline_of(placed, placed.default, build)
 

@@ -122,7 +122,7 @@ def compile_options(architecture: str) -> tuple[str, ...]:
     """
     match = _ARCHITECTURE.fullmatch(architecture)
     if match is None:
-        raise DeviceError(f"an architecture must be like sm_90 or sm_90a, got {architecture!r}.")
+        raise DeviceError(f"{architecture!r} is no architecture, such as sm_90 or sm_90a.")
     if int(match[1]) not in supported_architectures():
         listed = ", ".join(f"sm_{number}" for number in supported_architectures())
         raise DeviceError(
@@ -223,7 +223,7 @@ class NvrtcBuilder(CompilePool):
 
     def _macros(self, configuration: Mapping[str, int]) -> dict[str, int | float | str]:
         if missing := [name for name in self._kernel.space.parameters if name not in configuration]:
-            raise SpaceError(f"a configuration must contain every parameter, but lacks {', '.join(missing)}.")
+            raise SpaceError(f"the configuration lacks {', '.join(missing)}; it must contain every parameter.")
         return self._kernel.macros(configuration) | self._problem_macros
 
 
@@ -238,8 +238,8 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> CudaSource:
     """Return the source of a kernel with its headers and options."""
     if kernel.source.text is None or kernel.source.entry is None:
         raise BundleError(
-            f"building needs a source, but the bundle {kernel.name!r} has none: "
-            "it describes timings that were recorded elsewhere; use it in replay."
+            f"the bundle {kernel.name!r} has no source to build: it describes timings that were recorded elsewhere; "
+            "use it in replay."
         )
     headers = {**toolkit_headers(kernel.source.text, kernel.source.headers), **kernel.source.headers}
     text = "" if kernel.source.generator is not None else kernel.source.text
@@ -255,10 +255,10 @@ def places_of(kernel: Kernel, text: str) -> dict[str, int]:
 def _macro_value(name: str, value: int | float | str) -> int | float | str:
     check_macro_name(name)
     if isinstance(value, str) and (not value.isprintable() or value.endswith("\\")):
-        raise SpaceError(f"a macro is one line of printable text without a \\ at its end, got {name}={value!r:.200}.")
+        raise SpaceError(f"{name}={value!r:.200} is no macro: one line of printable text without a \\ at its end.")
     if isinstance(value, float | str):
         return value
     try:
         return operator.index(value)
     except TypeError:
-        raise SpaceError(f"a parameter must be an integer, got {name}={value!r}.") from None
+        raise SpaceError(f"{name}={value!r} is no integer, which a parameter must be.") from None

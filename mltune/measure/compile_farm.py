@@ -59,8 +59,7 @@ def connect(where: str, *, timeout_s: float = TIMEOUT_S, security: Any = None) -
         client: Client = distributed.Client(address, timeout=timeout_s, set_as_default=False, security=security)
         return client
     except (OSError, ValueError, TypeError) as error:
-        law = "a cluster is reached through its scheduler"
-        raise WorkerError(f"{law}, but {address} does not answer: {error}") from error
+        raise WorkerError(f"the scheduler of the cluster, {address}, does not answer: {error}") from error
 
 
 def import_distributed() -> Any:
@@ -79,7 +78,7 @@ def address_of(where: str) -> str:
     law = "a cluster is named by the address of its scheduler (tls://HOST:PORT) or by its scheduler file"
     path = Path(where)
     if path.is_file():
-        with raising(UsageError, f"{law}, but {path} is none", OSError, ValueError, LookupError, TypeError):
+        with raising(UsageError, f"{path} cannot be used: {law}", OSError, ValueError, LookupError, TypeError):
             with path.open(encoding="utf-8") as file:
                 document = parse_json(file.read(_LONGEST_FILE))
             where = document["address"]
@@ -104,15 +103,14 @@ def check_encrypted(address: str) -> None:
         local = host == "localhost"
     if not local:
         raise UsageError(
-            f"the connection to a scheduler on another host must be encrypted, but {address} is not: start scheduler "
-            f"and workers with --protocol tls ({page('how-to/use-a-cluster.md')}), or set {PLAIN}=1 in a network "
-            "that you trust."
+            f"the connection to {address}, a scheduler on another host, is not encrypted: start scheduler and workers "
+            f"with --protocol tls ({page('how-to/use-a-cluster.md')}), or set {PLAIN}=1 in a network that you trust."
         )
     if address not in _warned:
         _warned.add(address)
         warnings.warn(
-            "a scheduler without encryption takes programs from everybody on its host, and runs them as you: "
-            f"{address} is safe only where you alone can log in. Start it with --protocol tls "
+            f"the scheduler {address} is not encrypted: it takes programs from everybody on its host, and runs them as "
+            "you, so it is safe only where you alone can log in. Start it with --protocol tls "
             f"({page('how-to/use-a-cluster.md')}), use --cluster local, or set {PLAIN}=1.",
             MltuneWarning,
             stacklevel=3,
@@ -184,8 +182,8 @@ class CompileFarm:
             raise
         for address, versions_there in self._refused.items():
             warnings.warn(
-                f"hosts that compile must have the same versions as this one ({_words(versions(controls))}), but "
-                f"{address} has {_words(versions_there)}: it is left out.",
+                f"{address} is left out: it has {_words(versions_there)}, and hosts that compile must have the "
+                f"versions of this one ({_words(versions(controls))}).",
                 MltuneWarning,
                 stacklevel=3,
             )
@@ -272,10 +270,10 @@ def _words(facts: Mapping[str, Any]) -> str:
 
 
 def _nobody(where: str, versions_here: Mapping[str, str], refused: Mapping[str, Mapping[str, Any]]) -> str:
-    law = f"a compile worker has the resource {COMPILE} and the versions of this host ({_words(versions_here)})"
     if not refused:
-        return f"{law}, but {where} has no worker with that resource: dask worker {where} --resources COMPILE=8."
-    return f"{law}, but " + "; ".join(f"{address} has {_words(facts)}" for address, facts in refused.items()) + "."
+        return f"{where} has no worker with the resource {COMPILE}: dask worker {where} --resources COMPILE=8."
+    facts = "; ".join(f"{address} has {_words(facts)}" for address, facts in refused.items())
+    return f"{facts}; a compile worker has the versions of this host ({_words(versions_here)})."
 
 
 def farm_of(where: str, controls: bool = False) -> CompileFarm | None:

@@ -161,7 +161,7 @@ class CompilePool:
         future: Future[Build] = Future()
         with self._lock:
             if not self._open:
-                raise WorkerError("a builder must be open, but this one is not; use it in a `with` statement.")
+                raise WorkerError("the builder is not open; use it in a `with` statement.")
             job = self._jobs.get(key)
             if job is not None:
                 job.futures.append(future)
@@ -268,7 +268,7 @@ class CompilePool:
         try:
             build = child.call((job.macros, job.options), self._timeout_s, attempts=COMPILERS)
         except ChildTimeoutError:
-            detail = f"a compile must end within {self._timeout_s:g} s"
+            detail = f"the compile did not end within {self._timeout_s:g} s"
             return Build(TrialState.TIMEOUT, detail, compile_s=time.monotonic() - started)
         except ChildDiedError as error:
             return Build(TrialState.CRASHED, f"the compiler died: {error}", compile_s=time.monotonic() - started)

@@ -64,9 +64,9 @@ def check_fits_driver(cuda: str) -> None:
     """
     if major(nvrtc_version()) > major(cuda):
         raise DeviceError(
-            f"the major version of NVRTC must not be newer than the driver's CUDA, but NVRTC is {nvrtc_version()} "
-            f"({loaded_library('nvrtc')}) and the driver's CUDA is {cuda}; install a newer driver, or "
-            f"`pip install {extra(major(cuda))}` in an environment without NVRTC {nvrtc_version()}."
+            f"NVRTC {nvrtc_version()} ({loaded_library('nvrtc')}) is of a newer major version than CUDA {cuda} of the "
+            f"driver; install a newer driver, or `pip install {extra(major(cuda))}` in an environment without NVRTC "
+            f"{nvrtc_version()}."
         )
 
 
@@ -181,7 +181,7 @@ def _open_no_more_files(most: int = 0) -> None:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError:
         return
-    raise DeviceError("a compile process must not open files, but this system does not enforce RLIMIT_NOFILE")
+    raise DeviceError("this system does not enforce RLIMIT_NOFILE, and a compile process must not open files")
 
 
 def parse_ptxas_log(log: str, entry: str) -> dict[str, Any] | None:
@@ -256,8 +256,8 @@ def _compile(nvrtc: Any, source: CudaSource, definitions: str, further: Sequence
     resources = parse_ptxas_log(log, entry)
     size = code_bytes(cubin, entry)
     if resources is None or size is None:
-        rule = f"the source must define the kernel {source.entry!r}"
-        return Build(TrialState.COMPILE_ERROR, f"{rule}, but its cubin does not contain it")
+        detail = f"the cubin does not contain the kernel {source.entry!r}, which the source must define"
+        return Build(TrialState.COMPILE_ERROR, detail)
     return Build(
         TrialState.OK,
         cubin=cubin,
@@ -292,7 +292,7 @@ def _errors(log: str) -> str:
         for untrue in (f": {os.strerror(errno.EMFILE)}", " (no directories in search list)"):
             detail = detail.replace(untrue, "")
         detail = f"{detail}; {_HEADERS_ONLY}"
-    return f"the source must define the kernel: {detail}" if detail.startswith(_NAME_MAP) else detail
+    return f"the source does not define the kernel: {detail}" if detail.startswith(_NAME_MAP) else detail
 
 
 @cache
@@ -303,9 +303,7 @@ def _nvrtc() -> Any:
 
         nvrtc.nvrtcVersion()
     except Exception as error:  # each release of the bindings has its own error for a missing library
-        raise DeviceError(
-            f"compiling needs NVRTC, but it cannot be loaded: {printable(error, 300)}; {_INSTALL}"
-        ) from error
+        raise DeviceError(f"NVRTC, which compiles, cannot be loaded: {printable(error, 300)}; {_INSTALL}") from error
     return nvrtc
 
 

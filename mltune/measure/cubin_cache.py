@@ -117,8 +117,7 @@ class CubinCache:
 
     def _warn(self, error: OSError) -> None:
         _log.warning(
-            "the cache of cubins must be a folder that its user alone can write, but %s: %s; this run caches no more "
-            "cubins",
+            "this run caches no more cubins: %s: %s; their cache must be a folder that its user alone can write",
             self._directory,
             error,
         )

@@ -66,8 +66,7 @@ def measure_device(index: int, *, worker: str = _WORKER) -> tuple[Device, dict[s
             if micro_kernel.quantity not in rates or outcome.median > rates[micro_kernel.quantity].median:
                 rates[micro_kernel.quantity] = outcome
         if not rates:
-            needed = "measuring needs a GPU that runs kernels"
-            raise DeviceError(f"{needed}, but on {device.name}: {reasons['fp32_flops']}.")
+            raise DeviceError(f"{device.name} runs no micro-kernel, so nothing is measured: {reasons['fp32_flops']}.")
         mixes = tuple(_mixes(child, device))
     unmeasured: dict[str, str] = {name: reasons[name] for name in QUANTITIES if name not in rates}
     return replace(device, measured=rates, mixes=mixes), unmeasured

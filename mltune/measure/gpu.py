@@ -121,8 +121,7 @@ class LoadedKernel:
         extents = (*launch.grid, *launch.block)
         if not all(1 <= extent <= _LARGEST_EXTENT for extent in extents):
             raise _rejected(
-                f"blocks and threads must number from 1 to 2**31 - 1, got a grid of {launch.grid} "
-                f"and blocks of {launch.block}"
+                f"the grid is {launch.grid} and a block {launch.block}; blocks and threads number from 1 to 2**31 - 1"
             )
         if launch.shared_bytes > self._shared_bytes:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -132,7 +131,7 @@ class LoadedKernel:
                 if classify(error.code) is not Fault.REJECTED:
                     raise
                 raise _rejected(
-                    f"the shared memory of a block must fit the device, got {launch.shared_bytes} bytes ({error})"
+                    f"{launch.shared_bytes} bytes of shared memory of a block do not fit the device ({error})"
                 ) from error
             self._shared_bytes = launch.shared_bytes
         values = [*arguments, *(np.array(value, dtype=np.int64) for value in launch.arguments)]
@@ -154,10 +153,10 @@ class LoadedKernel:
             target, room = _call(driver.cuModuleGetGlobal, self._module, symbol.encode())
         except CudaError as error:
             raise _rejected(
-                f'the source must define `extern "C" __constant__` memory {symbol}, but its machine code has none'
+                f'the machine code has no memory {symbol}; the source must define it as `extern "C" __constant__`'
             ) from error
         if size > int(room):
-            raise _rejected(f"{symbol} in constant memory must have room for {size} bytes, but has {int(room)}")
+            raise _rejected(f"{symbol} in constant memory has room for {int(room)} bytes; it must have {size}")
         _call(driver.cuMemcpyDtoDAsync, target, driver.CUdeviceptr(address), size, 0)
 
 
@@ -227,7 +226,7 @@ def _zeros(size: int) -> Any:
     try:
         return cupy.zeros(size, dtype=cupy.uint8)
     except MemoryError as error:
-        reason = f"a workspace must fit into the free memory of the GPU, got {size} bytes"
+        reason = f"a workspace of {size} bytes does not fit into the free memory of the GPU"
         raise CudaError("launch", OUT_OF_MEMORY, reason) from error
 
 

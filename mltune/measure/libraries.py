@@ -116,12 +116,12 @@ def load_cublas() -> Any:
         names = " ".join(cupys) or "CuPy"
         if taken:
             raise DeviceError(
-                f"CuPy and cuBLAS must be for the same CUDA, but {names} cannot use {taken} ({cause}); run "
+                f"{names} cannot use {taken} ({cause}): CuPy and cuBLAS must be for the same CUDA; run "
                 f"`pip uninstall {names}`, then `pip install {extra(major(taken.rpartition('.so.')[2]))}`."
             ) from error
         old = any(major(version) < _CUPY_THAT_FINDS_PACKAGES for version in cupys.values())
         raise DeviceError(
-            f"cuBLAS must be installed, but it cannot be loaded ({cause}); run `pip install "
+            f"cuBLAS cannot be loaded ({cause}); run `pip install "
             f"{f'--upgrade {names} ' if old else ''}{extra(cuda_of_cupy())}`."
         ) from error
     return cublas

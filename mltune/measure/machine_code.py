@@ -71,7 +71,7 @@ def find_disassembler() -> str:
         paths = []
     path = str(paths[0]) if paths and paths[0].is_file() else shutil.which("nvdisasm")
     if path is None:
-        raise DeviceError(f"machine code is read by nvdisasm, but there is none; `pip install {PACKAGE}` installs it.")
+        raise DeviceError(f"there is no nvdisasm, which reads machine code; `pip install {PACKAGE}` installs it.")
     return path
 
 
@@ -87,7 +87,7 @@ def disassemble(cubin: bytes) -> str:
             )
         except (OSError, subprocess.SubprocessError) as error:
             reason = (getattr(error, "stderr", b"") or str(error).encode()).decode("utf-8", "replace")
-            raise DeviceError(f"nvdisasm must read the machine code, but: {printable(reason.strip(), 300)}.") from error
+            raise DeviceError(f"nvdisasm cannot read the machine code: {printable(reason.strip(), 300)}.") from error
     return text[:_MOST_BYTES].decode("utf-8", "replace")
 
 

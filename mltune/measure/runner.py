@@ -81,9 +81,9 @@ class GpuRunner:
     ) -> None:
         kernel, problem = placed.kernel, placed.runnable
         if problem.is_empty:
-            raise ProblemError(f"only a problem whose result has elements can be timed, got {problem.label}.")
+            raise ProblemError(f"{problem.label} cannot be timed: its result has no elements.")
         if kernel.source.entry is None:
-            raise UsageError(f"a kernel needs a source to run, but {kernel.name} has none; replay a dataset of it.")
+            raise UsageError(f"{kernel.name} has no source to run; replay a dataset of it.")
         self.restarts = 0
         self._placed = placed
         self._kernel = kernel
@@ -136,7 +136,7 @@ class GpuRunner:
     ) -> Future[Measurement]:
         """Queue one build (see the Runner protocol)."""
         if build.state is not TrialState.OK or not build.cubin:
-            raise UsageError(f"only a build in state ok, with its cubin, can run, got one in state {build.state}.")
+            raise UsageError(f"a build in state {build.state} cannot run: only one in state ok, with its cubin, can.")
         try:
             *verified, timed = [case.launch(configuration) for case in (*self._placed.verified, self._placed)]
         except ExpressionError as error:
@@ -292,7 +292,7 @@ class GpuRunner:
             self.restarts += 1
             self._child.kill()
             if self._closing.is_set() or self._given_up:
-                raise WorkerError("a build must be measured to its end, but it was given up; measure it again.")
+                raise WorkerError("the measurement of a build was given up before its end; measure it again.")
             if worker == "damaged":
                 break
         self._start()  # if the next worker runs, the GPU is usable and the failure is the kernel's
@@ -376,10 +376,10 @@ def _of_kind(kind: type[Kind], result: Result) -> Kind:
 
 def _wrong_baseline(kernel: Kernel, verified: Measurement) -> BundleError:
     return BundleError(
-        f"the default configuration of {kernel.name} must give the right answer, but it ends with {verified.state}: "
-        f"{verified.detail}; see {kernel.folder / 'kernel.toml'}."
+        f"the default configuration of {kernel.name} ends with {verified.state}: {verified.detail}; it must give the "
+        f"right answer, see {kernel.folder / 'kernel.toml'}."
     )
 
 
 def _lost(reason: str) -> str:
-    return f"the GPU must be usable, but it cannot be used now: {reason}; see `nvidia-smi`, then resume."
+    return f"the GPU cannot be used now: {reason}; see `nvidia-smi`, then resume."

@@ -56,8 +56,8 @@ def with_probe(kernel: Kernel) -> Kernel:
 def unused_at_launch(kernel: Kernel) -> list[str]:
     """Return the faults of parameters that are passed at launch, whose values no argument and no expression uses."""
     idle = kernel.space.launch_parameters.keys() - _used(kernel) - set(kernel.launch_rule.arguments)
-    law = "a parameter must change the launch or the restrictions"
-    return [f"launch.parameters.{name}: {law}, but no argument or expression uses it" for name in sorted(idle)]
+    fault = "no argument or expression uses it; a parameter must change the launch or the restrictions"
+    return [f"launch.parameters.{name}: {fault}" for name in sorted(idle)]
 
 
 def missing_constants(kernel: Kernel, build: Build) -> list[str]:
@@ -67,7 +67,7 @@ def missing_constants(kernel: Kernel, build: Build) -> list[str]:
         array.name for array in arrays if array.role == "constant" and f"\0{array.name}\0".encode() not in build.cubin
     ]
     law = 'the source must define and use `extern "C" __constant__` memory of this name'
-    return [f"arguments.{name}: {law}, but its machine code has none" for name in names]
+    return [f"arguments.{name}: the machine code has no such memory; {law}" for name in names]
 
 
 def entry_probes(kernel: Kernel, problem: RunnableProblem, definitions: str) -> Iterator[Probe]:
@@ -109,31 +109,30 @@ def _used(kernel: Kernel) -> frozenset[str]:
 def _entry_faults(kernel: Kernel, key: str, arguments: Mapping[str, Any], build: Build, plain: Build) -> Iterator[str]:
     entry = kernel.source.entry or ""
     if key == "reference.entry" and plain.cubin and code_bytes(plain.cubin, entry) is None:
-        law = f'the source must define the kernel {entry!r} as extern "C"'
-        yield f"{key}: {law}, but its machine code does not contain it"
+        law = 'the source must define it as extern "C"'
+        yield f"{key}: the machine code does not contain the kernel {entry!r}; {law}"
         return
     answer = re.search(r"__mltune_types<(\d+)((?:, -?\d+(?=[,>]))*)", build.detail)
     if answer is None:
         return
     codes = [int(code) for code in answer[2].split(", ")[1:]]  # of very many parameters only the first ones
     if int(answer[1]) != len(arguments):
-        law = f"{entry} must have a parameter for each argument: {', '.join(arguments)} ({len(arguments)})"
-        yield f"{key}: {printable(law, 300)}, but the source has {answer[1]}"
+        fault = f"{entry} has {answer[1]} parameters, not one for each of {len(arguments)} arguments"
+        yield printable(f"{key}: {fault}: {', '.join(arguments)}", 300)
         return
     names = _names(kernel) if kernel.arrays is not None else []
     if len(names) == len(arguments):
         for name, parameter in zip(arguments, names, strict=True):
             if name != parameter and name in names and parameter in arguments:
                 law = f"the order must be that of the parameters of {entry}: {', '.join(names)}"
-                yield f"{key}: {printable(law, 300)}; but the argument {name} stands in the place of {parameter}"
+                yield f"{key}: the argument {name} stands in the place of {parameter}; {printable(law, 300)}"
                 return
     for position, (name, code) in enumerate(zip(arguments, codes, strict=False), 1):
         if not _fits(arguments[name], code):
             value = arguments[name]
             kind = f"a pointer to {value.dtype or 'memory'}" if isinstance(value, Buffer) else value.dtype
-            law = f"parameter {position} of {entry} must be {kind}, as the argument {name}"
-            place = f"{key}.{name}" if key == "arguments" else key
-            yield f"{place}: {law}, but the source has {_words(code)}"
+            fault = f"parameter {position} of {entry} is {_words(code)}, not {kind}, as the argument {name}"
+            yield f"{key}.{name}: {fault}" if key == "arguments" else f"{key}: {fault}"
 
 
 def _names(kernel: Kernel) -> list[str]:
@@ -178,7 +177,7 @@ def _words(code: int) -> str:
 def _macro_faults(key: str, name: str, idle: bool, build: Build, plain: Build) -> Iterator[str]:
     again = re.search(rf'(\S+\(\d+\)): error: [^;]*macro "{name}"', build.detail)
     if again:
-        yield f"{key}: a source must take {name} as it is given, but {again[1]} defines it again"
+        yield f"{key}: {again[1]} defines {name} again; the source must take it as it is given"
     elif idle and build.state is plain.state is TrialState.OK and build.cubin == plain.cubin:
-        law = "a macro must change the machine code, the launch or the restrictions"
-        yield f"{key}: {law}, but with another value of {name} they are the same"
+        law = "a macro must change one of them"
+        yield f"{key}: another value of {name} changes neither machine code nor launch nor restrictions; {law}"

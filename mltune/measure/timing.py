@@ -96,8 +96,8 @@ def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: f
         bound = max(bound, rule.limited_noise)
     if sampled.stopped_early or noise is None or noise <= bound:
         return sampled
-    law = f"the noise of the median must fall to {bound:.2%}, but it is {noise:.2%}"
-    return replace(sampled, state=TrialState.UNSTABLE, detail=law)
+    fact = f"the noise of the median is {noise:.2%}; it must fall to {bound:.2%}"
+    return replace(sampled, state=TrialState.UNSTABLE, detail=fact)
 
 
 def _too_slow(samples: Sequence[float], rule: SamplingRule, best_s: float | None) -> bool:
@@ -124,15 +124,15 @@ def _contradiction(measurement: Measurement, flops: int, peak_flops: float) -> s
     """Return why the times are impossible; empty when they are possible."""
     median_s, samples_s = measurement.median_s, measurement.samples_s
     if median_s is None:
-        return "samples must have a median, but this measurement has none" if samples_s else ""
+        return "the samples have no median" if samples_s else ""
     times_s = (median_s, *samples_s)
     if not all(math.isfinite(time_s) and time_s > 0 for time_s in times_s):
-        return f"times must be finite and positive, got {[*times_s]!r:.200}"
+        return f"a time among {[*times_s]!r:.200} is not finite and positive"
     if samples_s and not (1 - _ROUNDING) * min(samples_s) <= median_s <= (1 + _ROUNDING) * max(samples_s):
-        return f"a median must lie among its samples, got {median_s:.6g} s for {[*samples_s]!r:.200}"
+        return f"the median {median_s:.6g} s does not lie among its samples {[*samples_s]!r:.200}"
     if flops > MARGIN * peak_flops * min(times_s):
         share = flops / (min(times_s) * peak_flops)
-        return f"a time must be possible at the GPU's peak, but {min(times_s):.6g} s means {share:.3g} times that"
+        return f"{min(times_s):.6g} s means {share:.3g} times the GPU's peak"
     return ""
 
 

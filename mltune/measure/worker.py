@@ -285,8 +285,7 @@ class Worker:
         monitor = ClockMonitor(MonitoredKernel(self.stopwatch, self._nvml, launch), self.usual_clock, rule, best_s)
         timed = sample(monitor.take, rule, best_s)
         if monitor.persisting is not None and monitor.persisting.slowdown:
-            law = "the GPU must run at full speed, but rest did not end"
-            detail = f"{law} a {monitor.persisting.detail}; see its cooling"
+            detail = f"rest did not end a {monitor.persisting.detail}: the GPU is below its full speed; see its cooling"
             timed = replace(timed, state=TrialState.UNSTABLE, detail=detail)
         state = summarize(monitor.states)
         return replace(
@@ -350,8 +349,7 @@ def _must_fit(gpu: str, problem: RunnableProblem) -> Iterator[None]:
         if memory is not None and memory.used_by_others:
             raise
         raise DeviceError(
-            f"the operands must fit into the memory of {gpu}, but those of {problem.label} do not: {error}; choose a "
-            "smaller size."
+            f"the operands of {problem.label} do not fit into the memory of {gpu}: {error}; choose a smaller size."
         ) from error
 
 

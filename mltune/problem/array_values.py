@@ -139,10 +139,10 @@ def open_array(path: Path, dtype: str, shape: tuple[int, ...]) -> Any:
             raise ValueError("it is larger than 64 GiB")
         array = np.lib.format.open_memmap(path, mode="r")  # neither archives nor pickled objects
     except Exception as error:  # also those of Python's parser, for what is no header
-        raise ProblemError(f"an array must be a readable .npy file, but {path} is not: {error!s:.200}.") from error
+        raise ProblemError(f"{path} is no readable .npy file: {error!s:.200}.") from error
     storage = STORAGE[dtype]
     if array.dtype != storage or array.size != math.prod(shape):
         raise ProblemError(
-            f"{path} must hold {math.prod(shape)} elements of {storage}, but holds {array.size} of {array.dtype}."
+            f"{path} holds {array.size} elements of {array.dtype}; the array has {math.prod(shape)} of {storage}."
         )
     return array

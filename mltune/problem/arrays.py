@@ -127,12 +127,12 @@ class ArraysProblem:
         names = [argument.name for argument in self.arguments]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            raise ProblemError(f"arguments have distinct names, but {twice[0]} of {self.label} is there twice.")
+            raise ProblemError(f"the argument {twice[0]} of {self.label} is there twice.")
         for argument in self.arguments:
             if argument.nbytes > MOST_BYTES:
                 raise ProblemError(
-                    f"an array has at most 2**40 bytes, but {argument.name} of {self.label} has {argument.nbytes}; "
-                    "choose smaller sizes."
+                    f"{argument.name} of {self.label} has {argument.nbytes} bytes; an array has at most 2**40: choose "
+                    "smaller sizes."
                 )
 
     @property

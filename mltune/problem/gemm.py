@@ -130,8 +130,8 @@ class GemmProblem:
         element_bytes = self.result_dtype.itemsize if field == "ldc" else self.element_bytes
         if leading * columns * self.batch * element_bytes >= _LARGEST_OPERAND_BYTES:
             raise ProblemError(
-                f"an operand must be smaller than 2**47 bytes, but {self.name} with {field}={leading} has one of "
-                f"{leading} x {columns * self.batch} elements of {element_bytes} bytes; choose a smaller problem."
+                f"{self.name} with {field}={leading} has an operand of {leading} x {columns * self.batch} elements of "
+                f"{element_bytes} bytes, not smaller than 2**47 bytes; choose a smaller problem."
             )
         return leading
 
@@ -421,7 +421,7 @@ class GemmProblem:
         """Rebuild a problem from :meth:`to_json`; raise a ProblemError for any other document."""
         names = {field.name for field in dataclasses.fields(cls)} | {"result"}
         if not isinstance(document, dict) or not set(document) <= {*names, "kind"}:
-            raise ProblemError(f"a problem has the fields {', '.join(sorted(names))}, got {document!r}.")
+            raise ProblemError(f"{document!r} is no problem, which has the fields {', '.join(sorted(names))}.")
         values = {name: value for name, value in document.items() if name not in ("kind", "result")}
         if values.get("precision") in ("h", "b") and "result" not in document:
             values["precision"] += "s"
@@ -431,10 +431,10 @@ class GemmProblem:
         try:
             problem = cls(**values)
         except TypeError as error:
-            raise ProblemError(f"a problem needs precision, trans_a, trans_b, m, n and k, got {document!r}.") from error
+            raise ProblemError(f"the problem {document!r} lacks precision, trans_a, trans_b, m, n or k.") from error
         if document.get("result", problem.types.result) != problem.types.result:
             raise ProblemError(
-                f"the result of {problem.name} is {problem.types.result}, got {document['result']!r:.80}."
+                f"the result of {problem.name} cannot be {document['result']!r:.80}: it is {problem.types.result}."
             )
         return problem
 

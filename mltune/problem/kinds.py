@@ -69,8 +69,8 @@ def _table_of_arrays(problem: ArraysProblem) -> dict[str, Any]:
 
 def _expand_recorded(table: Mapping[str, Any]) -> Iterator[Problem]:
     raise ProblemError(
-        "a kernel of kind recorded has no problems but those of its datasets; name them under `datasets`, "
-        f"not {', '.join(table) or 'the kernel alone'}."
+        f"{', '.join(table) or 'the kernel alone'} cannot be given: a kernel of kind recorded has the problems of "
+        "its datasets; name them under `datasets`."
     )
 
 
@@ -98,7 +98,7 @@ def problem_from_json(document: Any) -> Problem:
     """Rebuild a problem from its ``to_json``; without ``kind`` it is a GEMM, as in the first format."""
     kind = document.get("kind", GemmProblem.kind) if isinstance(document, Mapping) else GemmProblem.kind
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ProblemError(f"the kind of a problem is one of {', '.join(KINDS)}, got {kind!r:.80}.")
+        raise ProblemError(f"{kind!r:.80} is no kind of problem: it is one of {', '.join(KINDS)}.")
     return KINDS[kind].from_json(document)
 
 

@@ -132,7 +132,7 @@ class Child:
                 if was_killed and not self._is_given_up and attempt < STARTS - 1:
                     continue
                 raise WorkerError(
-                    f"a worker process must start within {self._start_s:g} s, but {self._target} did not: {error}"
+                    f"the worker process {self._target} did not start within {self._start_s:g} s: {error}"
                 ) from error
 
     def _start(self) -> None:
@@ -262,7 +262,7 @@ _to_parent: Connection | None = None
 def send_to_parent(message: Any) -> None:
     """Send a message to the parent before the answer, from the thread that serves the request in a child."""
     if _to_parent is None:
-        raise WorkerError("only a child process can send a message to its parent, but this is none.")
+        raise WorkerError("this is no child process, which alone can send a message to its parent.")
     _to_parent.send((_MESSAGE, message))
 
 

@@ -42,7 +42,7 @@ class Interrupt:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
-            raise UsageError("only the main thread can handle signals, but this is another; run without an Interrupt.")
+            raise UsageError("this is not the main thread, which alone can handle signals; run without an Interrupt.")
         self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 

@@ -145,8 +145,8 @@ def to_row(record: TrialRecord, parameters: Sequence[str]) -> tuple[Value, ...]:
     """Return the cells of :data:`COLUMNS`, then the values of all parameters; the cubin is not stored."""
     if set(record.configuration) != set(parameters):
         raise StoreError(
-            f"a configuration must hold exactly the run's parameters {list(parameters)}, "
-            f"got {list(record.configuration)}."
+            f"the configuration has the parameters {list(record.configuration)}; those of the run are "
+            f"{list(parameters)}."
         )
     cells: list[Value] = []
     for attributes, part in zip(_PARTS, (record, record.skip, record.build, record.measurement), strict=True):

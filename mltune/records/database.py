@@ -70,13 +70,13 @@ def _parsed(text: str) -> tuple[str, dict[str, str]]:
     from sqlalchemy.engine import URL, make_url
     from sqlalchemy.exc import ArgumentError
 
-    law = "the URL of a database is such as postgresql://user@host/name"
+    law, shown = "write it as postgresql://user@host/name", printable(_without_password(text), 200)
     try:
         url = make_url(text)
     except (ArgumentError, ValueError) as error:
-        raise UsageError(f"{law}, but {printable(_without_password(text), 200)} is none.") from error
+        raise UsageError(f"{shown} is no URL of a database; {law}.") from error
     if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise UsageError(f"{law}, but {printable(_without_password(text), 200)} is of {printable(url.drivername, 30)}.")
+        raise UsageError(f"{shown} is of {printable(url.drivername, 30)}, not PostgreSQL; {law}.")
     passwords = {name: str(url.query[name]) for name in _SECRET if name in url.query}
     if url.password:
         passwords["password"] = str(url.password)
@@ -108,8 +108,8 @@ def check_known(url: str, directory: Path) -> None:
     """Raise a RunDirectoryError unless the user has named the database: a stranger's directory may name another."""
     if url not in _known():
         raise RunDirectoryError(
-            f"a database is opened once its user has named it, but {directory} names {printable(url, 200)}, which was "
-            f"not named here; if you trust it, list its runs first: mltune show {printable(shlex.quote(url), 200)}."
+            f"{directory} names the database {printable(url, 200)}, which you have not named here, and is not opened; "
+            f"if you trust it, list its runs first: mltune show {printable(shlex.quote(url), 200)}."
         )
 
 
@@ -231,7 +231,7 @@ def prepare(url: str, *, patience_s: float | None = None) -> None:
 
     with connect(url, patience_s=patience_s) as connection, connection.begin():
         if connection.scalar(sa.text("SHOW server_encoding")) != "UTF8":
-            raise StoreError(f"a database of mltune has the encoding UTF8, but {url} has another.")
+            raise StoreError(f"{url} has another encoding than UTF8, which a database of mltune has.")
         if _version(connection) == VERSION:
             return
     with connect(url).execution_options(isolation_level="READ COMMITTED") as connection, connection.begin():
@@ -250,8 +250,8 @@ def _migrate(connection: sa.Connection, url: str) -> None:
     version = _version(connection)
     if version > VERSION:
         raise StoreError(
-            f"a database is written by the version of mltune that made it or a newer one, but {url} is of "
-            f"version {printable(version, 30)}, and this program knows {VERSION}; update mltune."
+            f"{url} was made by a newer mltune: it is of version {printable(version, 30)}, and this program knows "
+            f"{VERSION}; update mltune."
         )
     config = Config()
     config.set_main_option("script_location", "mltune.records:migrations")

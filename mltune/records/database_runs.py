@@ -100,14 +100,13 @@ def directory_of(address: str) -> Path:
     fitting = [run for run in identifiers if len(prefix) >= _FEWEST_DIGITS and run.hex.startswith(prefix)]
     if len(fitting) != 1:
         raise RunDirectoryError(
-            f"a run in a database is named by the first digits of its number, {_FEWEST_DIGITS} or more, but "
-            f"{printable(digits, 50)!r} are those of {len(fitting)} runs; list them: mltune show "
-            f"{printable(shlex.quote(url), 200)}."
+            f"{printable(digits, 50)!r} names {len(fitting)} runs of the database; give the first digits of the number "
+            f"of one, {_FEWEST_DIGITS} or more, and list them: mltune show {printable(shlex.quote(url), 200)}."
         )
     try:
         directory = cache_folder() / "runs" / str(fitting[0])
     except OSError as error:
-        raise RunDirectoryError(f"a run in a database has a directory of this host, but {error}.") from error
+        raise RunDirectoryError(f"there is no directory of this host for a run in a database: {error}.") from error
     database.Pointer(url, fitting[0]).write(directory)
     return directory
 

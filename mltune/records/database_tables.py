@@ -238,8 +238,8 @@ class _Writer:
                     result = self._connection.execute(sa.update(runs).where(of_writer).values(last_write=token))
                     if result.rowcount != 1:
                         raise StoreError(
-                            "a run is written by one process at a time, but another has opened that of "
-                            f"{self._directory} since; what it had before is safe."
+                            f"another process has opened the run of {self._directory} since, and one at a time writes "
+                            "it; what it had before is safe."
                         )
                     for statement, rows in statements:
                         self._connection.execute(statement, rows or None)
@@ -275,8 +275,8 @@ class _Writer:
             if time.monotonic() > deadline:
                 holder = "another process" if row is None else f"{row.owner} on {row.host}"
                 raise RunDirectoryError(
-                    f"a run is written by one process at a time, but that of {self._directory} is in use by "
-                    f"{printable(holder, 100)}; wait for it to end, or choose another directory."
+                    f"the run of {self._directory} is in use by {printable(holder, 100)}, and one process at a time "
+                    "writes it; wait for it to end, or choose another directory."
                 )
             time.sleep(0.05)
 
@@ -340,8 +340,7 @@ def _content(table: sa.Table) -> list[sa.Column[Any]]:
 
 def _missing(pointer: Pointer) -> RunDirectoryError:
     return RunDirectoryError(
-        f"a run directory names a run of its database, but {pointer.database} has no run {pointer.run}; choose "
-        "another directory."
+        f"{pointer.database} has no run {pointer.run}, which its directory names; choose another directory."
     )
 
 

@@ -92,14 +92,14 @@ def check_no_plan(directory: Path) -> None:
     path = Path(os.path.realpath(directory))  # of a link to itself, too
     if is_plan(path):
         raise RunDirectoryError(
-            f"a single run has a directory of its own, but {directory} is that of a plan: `mltune run {directory}` "
-            "resumes the plan; choose another directory for the run."
+            f"{directory} is the directory of a plan, which `mltune run {directory}` resumes; choose another directory "
+            "for the run."
         )
     plan = path.parent.parent
     if path.parent.name == PROBLEMS and is_plan(plan):
         raise RunDirectoryError(
-            f"a single run has a directory of its own, but {directory} is that of a problem of a plan: "
-            f"`mltune run {plan}` gives the problem more of the budget; copy the directory to continue it alone."
+            f"{directory} is the directory of a problem of a plan: `mltune run {plan}` gives the problem more of the "
+            "budget; copy the directory to continue it alone."
         )
 
 
@@ -132,8 +132,8 @@ def _not_writable(directory: Path, error: OSError) -> MltuneError:
     """Return the error of a run directory that cannot be written: its disk is full, or something else."""
     place = printable(error.filename or directory, 300)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-        return DiskFullError(f"a run needs room on the disk, but {place} cannot be written: {reason(error)}.")
-    return RunDirectoryError(f"a run directory must be writable, but {place} is not: {reason(error)}.")
+        return DiskFullError(f"{place} cannot be written: {reason(error)}; a run needs room on the disk.")
+    return RunDirectoryError(f"{place} cannot be written: {reason(error)}; a run needs a directory that can.")
 
 
 @contextlib.contextmanager
@@ -173,7 +173,7 @@ def _check_own(directory: Path) -> None:
         fact = reason(error)
     if fact:
         raise RunDirectoryError(
-            f"a run replaces in its directory only what mltune wrote, but {fact}; move it, or choose another directory."
+            f"{fact}, and a run replaces only what mltune wrote; move it, or choose another directory."
         )
 
 
@@ -181,8 +181,7 @@ def _check_kind(path: Path, expected: str) -> None:
     kind = kind_of(path)
     if kind and kind != expected:
         raise DamagedRunError(
-            f"a run directory holds its own files and folders, but {path} is {kind}; remove it, or put a copy in its "
-            "place."
+            f"{path} is {kind}; in a run directory it must be {expected}: remove it, or put a copy in its place."
         )
 
 
@@ -190,8 +189,8 @@ def _check_has_one_name(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if path.lstat().st_nlink > 1:
             raise DamagedRunError(
-                f"a run directory holds its own files and folders, but {path} is also a file elsewhere (a hard link); "
-                "put a copy in its place."
+                f"{path} is also a file elsewhere (a hard link), but a run directory holds its own files; put a copy "
+                "in its place."
             )
 
 
@@ -206,7 +205,7 @@ def named_directory(name: str) -> Path:
     directory = Path(RUNS, name)
     if directory.is_symlink():
         raise RunDirectoryError(
-            f"no link is followed below {RUNS}/, but {directory} is {kind_of(directory)}; remove it, or name another."
+            f"{directory} is {kind_of(directory)}, and no link is followed below {RUNS}/; remove it, or name another."
         )
     return directory
 
@@ -243,8 +242,8 @@ def lock_directory(directory: Path) -> int:
         holder = holder_of(descriptor)
         os.close(descriptor)
         raise RunDirectoryError(
-            f"a run directory is used by one process at a time, but {directory} is in use by "
-            f"{holder or UNKNOWN}; wait for it to end, or choose another directory."
+            f"{directory} is in use by {holder or UNKNOWN}, and one process at a time uses a run directory; wait for "
+            "it to end, or choose another directory."
         ) from error
     note_holder(descriptor)
     return descriptor

@@ -109,7 +109,7 @@ class EventLog:
         """
         unknown = facts.keys() - EVENTS.get(event, frozenset()) - EVERYWHERE
         if event not in EVENTS or unknown:
-            raise ValueError(f"an event and its fields are those of EVENTS, not {event!r} with {sorted(unknown)}.")
+            raise ValueError(f"{event!r} with {sorted(unknown)} is not among EVENTS.")
         document = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **_plain(facts)}
         if self.dropped:
             document["dropped"] = self.dropped

@@ -252,7 +252,7 @@ def _check_sizes(directory: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
         size = _size(directory / f"{FILE}{suffix}")
         if size > MOST_TRIALS_SIZE:
-            raise ValueError(f"{FILE}{suffix} may have {MOST_TRIALS_SIZE} bytes, but it has {size}")
+            raise ValueError(f"{FILE}{suffix} has {size} bytes; it may have {MOST_TRIALS_SIZE}")
 
 
 def _size(path: Path) -> int:

@@ -89,8 +89,8 @@ class RunHeader:
         """Check that a header, if there is one, is that of the run in a directory; else raise a RunDirectoryError."""
         if header is not None and (difference := self.difference(header)):
             raise RunDirectoryError(
-                f"a run directory belongs to one run, but in {directory} {difference}; "
-                "choose another directory, or repeat the command that began the run."
+                f"{directory} holds another run: {difference}; choose another directory, or repeat the command that "
+                "began the run."
             )
 
     def difference(self, other: RunHeader) -> str:
@@ -142,7 +142,7 @@ def _plain(value: object) -> object:
         return dict(value)
     item = getattr(value, "item", None)
     if item is None:
-        raise TypeError(f"a header holds plain JSON values only, got {type(value).__name__}: {value!r}")
+        raise TypeError(f"{value!r} ({type(value).__name__}) is no plain JSON value, and a header holds no other")
     return item()
 
 

@@ -47,7 +47,7 @@ class Changes:
         """Write what a store lacks; a gap between its trials and these raises a ValueError."""
         trials, references = len(store), len(store.references())
         if trials < self.after or references < self.references_after:
-            raise ValueError(f"changes must follow what a store has, but it has {trials} trials, not {self.after}")
+            raise ValueError(f"changes do not follow what the store has: {trials} trials, not {self.after}")
         with store.at_once():
             store.append(*self.trials[trials - self.after :])
             for reference in self.references[references - self.references_after :]:

@@ -70,7 +70,7 @@ def unsealed(table: str, rows: Sequence[Row]) -> list[Row]:
     """
     check_size(table, sum(len(cell) for row in rows for cell in row if isinstance(cell, str)))
     if len(rows) >= MOST_ROWS:
-        raise ValueError(f"a table of a store has less than {MOST_ROWS} rows, but {table} has more")
+        raise ValueError(f"its table {table} has {MOST_ROWS} rows or more, too many")
     for at, row in enumerate(rows):
         if checksum(row[:-1]) != row[-1]:
             raise ValueError(f"row {at + 1} of {table} has changed since it was written")
@@ -81,7 +81,7 @@ def check_size(table: str, size: int) -> None:
     """Check the size of the texts in a table, bytes or characters: a parsed one takes fifty times as much memory."""
     most = MOST_TRIALS_SIZE if table == "trials" else MOST_SIZE
     if size > most:
-        raise ValueError(f"the texts of {table} have at most {most} bytes, but they have {size}")
+        raise ValueError(f"the texts of its table {table} have {size} bytes; they may have {most}")
 
 
 def unsealed_trials(parts: Iterable[Sequence[Row]], after: int, count: int) -> Iterator[list[Row]]:
@@ -129,7 +129,7 @@ def check_tables(connection: sqlite3.Connection) -> str:
     if application != _APPLICATION:
         raise ValueError("it is no store of mltune")
     if version != FORMAT:
-        raise ValueError(f"stores of format {FORMAT} can be read, but it is of format {version}")
+        raise ValueError(f"it is of format {version}, and only {FORMAT} can be read")
     rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 100").fetchall()
     sources = dict(rows)
     trials = str(sources.pop("trials", ""))
@@ -160,18 +160,18 @@ def store_failure(kind: FailureKind, place: object, error: object) -> MltuneErro
             f"{place} is a damaged store of mltune: {text}; restore a copy, or choose another directory."
         )
     if kind == "duplicate":
-        return StoreError(f"a trial's number must be new to its run, but {place} refused: {text}.")
-    law = f"every trial must be recorded, but {place} cannot be used: {text}"
+        return StoreError(f"{place} has a trial of the same number: {text}.")
+    fact = f"{place} cannot be used, and a trial is not recorded: {text}"
     if kind == "full":
         return DiskFullError(
-            f"{law}; the trials recorded before are safe: make room on the disk, then repeat the command to go on."
+            f"{fact}; the trials recorded before are safe: make room on the disk, then repeat the command to go on."
         )
-    return DatabaseLostError(f"{law}.") if kind == "lost" else StoreError(f"{law}.")
+    return DatabaseLostError(f"{fact}.") if kind == "lost" else StoreError(f"{fact}.")
 
 
 def elsewhere(directory: Path, place: str) -> RunDirectoryError:
     """Return the error of a run that is not in the database that was named."""
     return RunDirectoryError(
-        f"a run stays where it was begun, but the records of {directory} are in {printable(place, 200)}; choose "
+        f"the records of {directory} are in {printable(place, 200)}, and a run stays where it was begun; choose "
         "another directory, or leave out --store."
     )

@@ -96,7 +96,7 @@ class Store:
             raise elsewhere(directory, FILE)
         for name in () if header is None else header.parameters:
             if "\0" in name or name != name.encode(errors="ignore").decode():  # a part of SQL, as a column
-                raise StoreError(f"the name of a parameter must be text of UTF-8 without NUL, got {name!r:.100}.")
+                raise StoreError(f"{name!r:.100} cannot name a parameter: a name is text of UTF-8 without NUL.")
         lock = lock_directory(directory)
         try:
             if database or kept == POINTER:
@@ -129,7 +129,7 @@ class Store:
         with self._tables.reading():
             count = self._tables.count()
             if count > MOST_TRIALS:
-                raise ValueError(f"a run has at most {MOST_TRIALS} trials, but it has {count}")
+                raise ValueError(f"it has {count} trials; a run has at most {MOST_TRIALS}")
             with contextlib.closing(self._tables.trials(after)) as trials:
                 parts = [
                     Trials.from_rows(rows, self._names, self.header.parameters)
@@ -147,7 +147,7 @@ class Store:
             seconds: dict[str, float] = dict(self._read("seconds"))
             for name, value in seconds.items():
                 if not isinstance(value, int | float) or not 0.0 <= value <= LONGEST_S:
-                    raise ValueError(f"the seconds of {name!r:.60} are from 0 to {LONGEST_S:g}, got {value!r:.60}")
+                    raise ValueError(f"the seconds of {name!r:.60} are {value!r:.60}, and not from 0 to {LONGEST_S:g}")
         return seconds
 
     def set_seconds(self, seconds: Mapping[str, float]) -> None:
@@ -181,7 +181,7 @@ class Store:
             references = [Reference(*row) for row in rows]
             for reference in references:
                 if not reference.is_sound:
-                    raise ValueError(f"timings of the reference kernel are times above 0, got {reference!r:.200}")
+                    raise ValueError(f"{reference!r:.200} is no timing of the reference kernel: a time above 0")
         return references
 
     @contextlib.contextmanager
@@ -223,7 +223,7 @@ class Store:
     def _write(self, table: str, *rows: Row) -> None:
         """Write rows in a transaction of their own, or of :meth:`at_once`."""
         if not self._tables.writable:
-            raise StoreError(f"a store is written once it is open for writing, but {self.directory} is not.")
+            raise StoreError(f"the store in {self.directory} is not open for writing.")
         if not rows:
             return
         change = (table, [sealed(row) for row in rows])
@@ -248,10 +248,10 @@ def _kept_in(directory: Path, *, required: bool) -> str:
     """Return which file of a directory holds its run, or names the database that does; empty without a run."""
     kept = holds_run(directory)
     if required and not kept:
-        raise RunDirectoryError(f"a run directory holds a file {FILE}, but there is none in {directory}.")
+        raise RunDirectoryError(f"{directory} is no run directory: it has no file {FILE}.")
     if len(kept) > 1:
         raise DamagedRunError(
-            f"a run has its records in a file or in a database, but {directory} holds both {FILE} and {POINTER}; "
+            f"{directory} holds both {FILE} and {POINTER}, but a run has its records in a file or in a database; "
             "remove the one that does not belong to it."
         )
     return kept[0] if kept else ""

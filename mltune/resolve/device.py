@@ -73,7 +73,7 @@ def first_gpu(law: str) -> Target:
     """Return the first GPU of this machine; without one a UsageError says the reason, and the law that needs it."""
     gpus, reason = find_gpus()
     if not gpus:
-        raise UsageError(f"no GPU was found ({reason}), but {law}.")
+        raise UsageError(f"no GPU was found ({reason}); {law}.")
     return Target(cuda=0)
 
 

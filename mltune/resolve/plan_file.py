@@ -321,7 +321,7 @@ class _Reader:
         if any(recorded) and (not all(recorded) or devices not in (["auto"], [REPLAY])):
             raise self.error(
                 "problems",
-                "a plan with `datasets` is replayed as a whole: no `kernel`s and no GPUs beside them",
+                "there are `kernel`s or GPUs beside `datasets`; a plan with `datasets` is replayed as a whole",
             )
         return (REPLAY,) if all(recorded) else tuple(devices)
 
@@ -352,14 +352,14 @@ class _Reader:
 
     def recorded(self, table: _ProblemsTable) -> Iterator[tuple[Sequence[Kernel], Problem, str | None]]:
         if table.model_extra:
-            raise PlanError(f"recorded timings know their problem: `datasets` excludes {', '.join(table.model_extra)}")
+            raise PlanError(f"{', '.join(table.model_extra)} beside `datasets`: recorded timings know their problem")
         if isinstance(table.kernel, list) or table.accuracy is not None:
-            raise PlanError("recorded timings know their kernel: `datasets` excludes `accuracy` and several kernels")
+            raise PlanError("`accuracy` or several kernels beside `datasets`: recorded timings know their kernel")
         for name in table.datasets or ():
             manifest = self.manifests[name] = self.manifests.get(name) or load_manifest(name)
             kernel = self.kernel(table.kernel or manifest.kernel)
             if kernel.name != manifest.kernel:
-                raise PlanError(f"{name} is of {manifest.kernel}, but a dataset is replayed for its own kernel")
+                raise PlanError(f"{name} is of {manifest.kernel}; a dataset is replayed for its own kernel")
             yield [kernel], manifest.problem, name
 
     def measured(self, table: _ProblemsTable) -> Iterator[tuple[Sequence[Kernel], Problem, str | None]]:

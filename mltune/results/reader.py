@@ -95,12 +95,12 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
     declaration, valid = facts.declaration, facts.stages.valid or header.settings.get("space")
     if declaration is not None:
         if not {finalist.number for finalist in declaration.finalists} <= set(records.column("number").tolist()):
-            raise ValueError("a declaration names trials that are on record")
+            raise ValueError("its declaration names trials that are not on record")
         verified = declaration.verified and not header.replayed  # a replay verifies nothing
         declaration = dataclasses.replace(declaration, verified=verified)
     problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
     if not 0.0 < peak_flops(device, problem.arithmetic) < math.inf:
-        raise ValueError("a device has a peak above 0")
+        raise ValueError("its device has no peak above 0")
     return TuneResult(
         directory=store.directory,
         slug=slug or "-".join(re.findall(r"[a-z0-9]+", problem.label.lower())) or "problem",
@@ -135,9 +135,7 @@ def readable(directory: Path) -> Iterator[None]:
         raise
     except _DAMAGED as error:
         text = printable(error, LONGEST_TEXT)
-        raise DamagedRunError(
-            f"a store holds the records of a run, but that in {directory} does not: {text}."
-        ) from error
+        raise DamagedRunError(f"the store in {directory} does not hold the records of a run: {text}.") from error
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

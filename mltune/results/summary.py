@@ -261,7 +261,7 @@ def fastest(directory: Path) -> TuneResult:
     if len(groups) != 1:
         facts = "; ".join([f"{len(groups)}", *(run.reason for run in outcomes if isinstance(run, Unread))])
         raise RunDirectoryError(
-            f"a result is that of one problem, but {directory} holds {facts}; name the folder of one of its problems."
+            f"{directory} holds {facts}, and a result is that of one problem; name the folder of one of its problems."
         )
     (runs,) = groups
     return replace(runs[0], rivals=tuple(runs))

@@ -237,16 +237,16 @@ def load_code(code: bytes, name: str, launch: Launch, constants: Mapping[str, ND
             cupy.ndarray(values.shape, values.dtype, module.get_global(symbol)).set(values)
         workspace = None if launch.workspace_bytes is None else cupy.zeros(launch.workspace_bytes, dtype="uint8")
     except ImportError as error:
-        raise DeviceError(f"a tuned kernel runs with CuPy, but it cannot be imported: {error!s:.300}.") from error
+        raise DeviceError(f"CuPy, with which a tuned kernel runs, cannot be imported: {error!s:.300}.") from error
     except Exception as error:  # each version of CuPy has its own errors where there is no GPU
-        raise DeviceError(f"a tuned kernel needs a GPU of its architecture: {error!s:.300}.") from error
+        raise DeviceError(f"it cannot be loaded: {error!s:.300}; it needs a GPU of its architecture.") from error
     return TunedKernel(function, module, launch.grid, launch.block, launch.shared_bytes, launch.arguments, workspace)
 
 
 def read_winner(folder: Path) -> tuple[WinnerDocument, bytes]:
     """Read description and machine code of a winner's folder; errors are those of :func:`load_winner`."""
-    law = f"a tuned kernel is compiled by a run on a GPU that has declared a winner, but {folder}"
-    with raising(RunDirectoryError, law, OSError, ValueError):
+    fact = f"{folder} has no tuned kernel, which a run on a GPU writes when it declares a winner"
+    with raising(RunDirectoryError, fact, OSError, ValueError):
         content = parse_json(read_file(folder / "winner.json", _MAX_DOCUMENT_BYTES, inside=folder))
         if isinstance(content, dict) and content.get("lacks_code"):
             raise ValueError("it has no machine code")

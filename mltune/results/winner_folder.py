@@ -131,8 +131,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         raise RunDirectoryError(f"{error}, and repeat the command: no trial is measured again.") from error
     except OSError as error:
         raise DiskFullError(
-            f"the winner must be written as a whole, but {folder} cannot be: {reason(error)}; make room on the disk "
-            "and repeat the command: no trial is measured again, and an existing folder is unchanged."
+            f"the folder of the winner, {folder}, cannot be written: {reason(error)}; make room on the disk and repeat "
+            "the command: no trial is measured again, and an existing folder is unchanged."
         ) from error
 
 

@@ -64,16 +64,17 @@ class AstraThresholds:
         missing = [name for name in NEEDED if name not in kernel.resources.estimates]
         if missing:
             raise BundleError(
-                f"ASTRA's thresholds are computed from the [resources] {', '.join(NEEDED)}, but {kernel.name} does not "
-                f"name {', '.join(missing)}; add them to {kernel.folder / 'kernel.toml'}, or search without thresholds."
+                f"{kernel.name} does not name the [resources] {', '.join(missing)}, and ASTRA's thresholds are "
+                f"computed from {', '.join(NEEDED)}; add them to {kernel.folder / 'kernel.toml'}, or search without "
+                "thresholds."
             )
         variables = problem.variables
         is_complex = bool(variables.get("is_complex", 0))
         precision = _PRECISIONS.get((problem.arithmetic, is_complex))
         if precision is None:
             raise UsageError(
-                f"ASTRA's thresholds are those of FP32 and FP64, but {problem.label} is bounded by "
-                f"{problem.arithmetic}; search without thresholds."
+                f"{problem.label} is bounded by {problem.arithmetic}, and ASTRA's thresholds are those of FP32 and "
+                "FP64; search without thresholds."
             )
         paper = LAWN_267[precision]
         share = device.max_threads_per_sm / KEPLER_THREADS_PER_SM

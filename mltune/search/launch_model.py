@@ -105,7 +105,7 @@ def launch_model(prior: str) -> PretrainedModel | None:
     model = shipped_model(NAME) if prior == AUTO else load_model(Path(prior))
     if model.kernel != NAME or not set(model.parameters) <= set(FEATURES):
         raise ModelError(
-            f"a search over launches starts from a model of {NAME} with the features {', '.join(FEATURES)}, but "
-            f"{prior} is of {model.kernel!r:.100} with {', '.join(model.parameters)!r:.300}."
+            f"{prior} is a model of {model.kernel!r:.100} with {', '.join(model.parameters)!r:.300}; a search over "
+            f"launches starts from one of {NAME} with the features {', '.join(FEATURES)}."
         )
     return model

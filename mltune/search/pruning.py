@@ -84,9 +84,9 @@ class Promise:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.within <= 0.5:
-            raise UsageError(f"a pruned sweep looks within 0 % to 50 % of the best, got {self.within:.6g}.")
+            raise UsageError(f"within cannot be {self.within:.6g}: it is from 0 % to 50 % of the best.")
         if not 0.5 <= self.confidence < 1.0:
-            raise UsageError(f"a pruned sweep has a confidence from 50 % to below 100 %, got {self.confidence:.6g}.")
+            raise UsageError(f"confidence cannot be {self.confidence:.6g}: it is from 50 % to below 100 %.")
 
     def goal(self, best: float) -> float:
         """Return the least log speed that counts as fast, given the fastest log speed."""

@@ -445,7 +445,7 @@ def _proposer(search: str, space: SearchSpace, features: Features) -> Proposer |
         return RandomProposer(space)
     if search == "astra":
         return RandomProposer(space, AstraThresholds(features).keeps)
-    raise ValueError(f"a search is one of {', '.join(SEARCHES)}, got {search!r}")
+    raise ValueError(f"{search!r} is no search: it is one of {', '.join(SEARCHES)}")
 
 
 def _first(

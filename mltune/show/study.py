@@ -49,7 +49,7 @@ class Studies:
         lock = self.path.with_name(f"{STUDY}.lock")
         is_link = lock.is_symlink()  # Optuna's locks are links, and it waits for one that a killed dashboard left
         if fact := owned.foreign(self.path, owned.STUDY) or (not is_link and owned.foreign(lock, owned.LOCK)):
-            raise RunDirectoryError(f"a study is written in place of one that mltune wrote, but {fact}; move it.")
+            raise RunDirectoryError(f"{fact}, and a study replaces only one that mltune wrote; move it.")
         with _written(self.path), tempfile.TemporaryDirectory(dir=directory, prefix=f".{STUDY}.") as folder:
             draft = Path(folder) / STUDY
             journal = _MemoryJournal()
@@ -122,7 +122,7 @@ class _MemoryJournal(BaseJournalBackend):  # type: ignore[misc]
 
 
 def _written(path: Path) -> contextlib.AbstractContextManager[None]:
-    return raising(RunDirectoryError, f"a study is written to the directory of its run, but {path} cannot be written")
+    return raising(RunDirectoryError, f"the study {path} cannot be written")
 
 
 HOST = "127.0.0.1"
@@ -139,15 +139,13 @@ def served(studies: Studies, port: int) -> Iterator[str]:
         from optuna_dashboard import wsgi
     except ImportError as error:
         raise UsageError(
-            "the dashboard needs the extra `dashboard`, but optuna-dashboard is not installed; "
+            "optuna-dashboard is not installed, which the dashboard needs; "
             f"pip install 'mltune-gpu[dashboard]'. The study was written nevertheless: {studies.path}."
         ) from error
     try:
         server = make_server(HOST, port, only_local(wsgi(studies.storage)), _ThreadingServer, _QuietHandler)
     except OSError as error:
-        raise UsageError(
-            f"a dashboard needs a free port, but {port} cannot be used: {reason(error)}; choose another --port."
-        ) from error
+        raise UsageError(f"port {port} cannot be used: {reason(error)}; choose another --port.") from error
     ended = threading.Event()
     with server, ThreadPoolExecutor(2) as pool:
         pool.submit(server.serve_forever)

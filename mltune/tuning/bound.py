@@ -74,7 +74,7 @@ def find_bound(placed: PlacedKernel, *, configuration: Mapping[str, int] | None 
     """Compute the upper bound on a problem; `stated` is that of a configuration, or of the best with its values."""
     kernel, problem, device = placed.kernel, placed.problem, placed.device
     if device == UNKNOWN:
-        raise UsageError("the facts of a GPU are needed for a bound, and those of `unknown` are not known; name one.")
+        raise UsageError("the facts of `unknown` are not known, and a bound needs those of a GPU; name one.")
     kernel.check_problem(problem)
     if not set(NEEDED) <= set(kernel.resources.estimates):
         raise BundleError(

@@ -200,8 +200,8 @@ class GateRule:
 
     def __post_init__(self) -> None:
         if not (0 < self.within <= 0.5 <= self.confidence <= 0.9999):
-            law = "0 < within <= 0.5 <= confidence <= 0.9999 must hold"
-            raise UsageError(f"{law}, got within={self.within}, confidence={self.confidence}.")
+            fact = f"within={self.within} and confidence={self.confidence} cannot be"
+            raise UsageError(f"{fact}: 0 < within <= 0.5 <= confidence <= 0.9999 must hold.")
 
 
 class _FailedError(Exception):
@@ -262,8 +262,8 @@ def compare_versions(
     except _FailedError as error:
         place, state, detail = error.args
         if place == 0:
-            law = f"a new version is compared with one that works, but {printable(old.name, 300)}"
-            raise UsageError(f"{law} ends with {state}: {detail}.") from None
+            fact = f"{printable(old.name, 300)} ends with {state}: {detail}"
+            raise UsageError(f"{fact}; a new version is compared with one that works.") from None
         return result("wrong" if state is TrialState.WRONG_RESULT else "failed", detail=f"{state}: {detail}")
     except BundleError as error:
         if right is not new:
@@ -291,9 +291,7 @@ def _verify(runner: Any, place: int, build: Build) -> float:
 def _baseline(version: Version) -> Any:
     build = version.built()
     if build.state is not TrialState.OK or version.placed is None or version.configuration is None:
-        raise BundleError(
-            f"the right answer is that of {printable(version.name, 300)}, but that ends with {build.state}."
-        )
+        raise BundleError(f"{printable(version.name, 300)}, whose answer is the right one, ends with {build.state}.")
     return baseline_of(version.placed, version.configuration, build)
 
 

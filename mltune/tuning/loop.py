@@ -202,8 +202,8 @@ class Loop:
     def _check_same(self, record: TrialRecord, candidate: Candidate) -> None:
         if record.index != candidate.index:
             raise RunError(
-                f"a resumed run makes the same choices, but trial {record.number} of {self.store.directory} is "
-                f"configuration {record.index}, not {candidate.index}; start a new run."
+                f"trial {record.number} of {self.store.directory} is configuration {record.index}, not "
+                f"{candidate.index}, but a resumed run makes the same choices; start a new run."
             )
 
     def _decide(self, decide: Decide, built: Sequence[tuple[Candidate, Build]]) -> Iterable[Candidate]:

@@ -152,8 +152,8 @@ def predict(
         raise UsageError(f"{top} configurations cannot be chosen without a measurement: it is 1 to {most}.")
     if device == UNKNOWN:
         raise UsageError(
-            "the facts of a device are needed for a choice without a measurement, and those of `unknown` are not "
-            "known; name a GPU (`mltune device --known`), or a file with its facts."
+            "the facts of `unknown` are not known, and a choice without a measurement needs those of a device; name a "
+            "GPU (`mltune device --known`), or a file with its facts."
         )
     kernel.check_problem(problem)
     model = choose_model(prior, kernel)

@@ -69,8 +69,8 @@ def _files(name: str) -> list[_File]:
                 files.append(_File(path, id, int(size)))
     total = sum(file.size for file in files)
     if len(files) > MAX_FILES or total > MAX_BYTES:
-        law = f"a bundle in git has at most {MAX_FILES} files and {MAX_BYTES} bytes"
-        raise ValueError(f"{law}, but this one has {len(files)} files and {total} bytes")
+        fact = f"the bundle has {len(files)} files and {total} bytes in git"
+        raise ValueError(f"{fact}; it may have {MAX_FILES} and {MAX_BYTES}")
     return files
 
 
@@ -95,7 +95,7 @@ def _path_below(folder: Path, path: str) -> Path:
     """Return the path of a file, which a forged tree may lead out of the folder."""
     parts = path.split("/")
     if not {"", ".", ".."}.isdisjoint(parts):
-        raise ValueError(f"a file of a bundle must be in its folder, but git has one at {path}")
+        raise ValueError(f"git has a file at {path}, outside of the folder of the bundle")
     return folder.joinpath(*parts)
 
 
@@ -121,7 +121,7 @@ def _output_of(*arguments: str, most_bytes: int, seconds: float, stdin: bytes = 
                 process.kill()
                 raise
         if status == -signal.SIGXFSZ:
-            raise ValueError(f"git may list or read at most {most_written} bytes of this bundle, but there are more")
+            raise ValueError(f"git lists or reads more than {most_written} bytes of this bundle")
         errors.seek(0)
         output.seek(0)
         if status:

@@ -159,7 +159,7 @@ def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
 
     if kernel.space.preset:
         raise UsageError(
-            f"{kernel.label} is a part of the space, but recorded timings are replayed as a whole; replay "
+            f"{kernel.label} is a part of the space, and recorded timings are replayed as a whole; replay "
             f"{kernel.name}, or tune the part on a GPU."
         )
     dataset = load_dataset(name)

@@ -52,8 +52,8 @@ def train(datasets: Sequence[Dataset], *, kernel: str | None = None, seed: int =
         lacking = set(parameters) - set(dataset.manifest.parameters)
         if lacking and not lacking <= recorded_kernel(dataset.manifest)[0].compiler.parameters.keys():
             raise ModelError(
-                f"a model is of one kernel and its parameters, but {dataset.manifest.name} has others "
-                f"than {first.name}."
+                f"{dataset.manifest.name} has other parameters than {first.name}; a model is of one kernel and its "
+                "parameters."
             )
     sweeps_of_datasets = as_sweeps(datasets)
     sweeps = joined(datasets, sweeps_of_datasets)
@@ -85,7 +85,7 @@ def _of_kernel(datasets: Sequence[Dataset], kernel: str | None) -> list[Dataset]
     """Return the datasets of a kernel, or of the only one that there is."""
     kernels = sorted({dataset.manifest.kernel for dataset in datasets})
     if kernel is None and len(kernels) > 1:
-        raise ModelError(f"a model is of one kernel, but there are timings of {', '.join(kernels)}; name it: --kernel.")
+        raise ModelError(f"there are timings of {', '.join(kernels)}, but a model is of one kernel; name it: --kernel.")
     if kernel is not None and kernel not in kernels:
         raise ModelError(no_such("kernel in the datasets", kernel, kernels, f"They have {', '.join(kernels)}"))
     return [dataset for dataset in datasets if kernel in (None, dataset.manifest.kernel)]
@@ -113,7 +113,7 @@ def datasets_of_runs(directory: Path) -> list[Dataset]:
             if enough:
                 datasets.append(load_dataset(export_run(run, Path(scratch))))
     if not datasets:
-        raise ModelError(f"a model learns from runs of {FEWEST} times or more, but {directory} holds none.")
+        raise ModelError(f"{directory} holds no run of {FEWEST} times or more, the fewest that a model learns from.")
     return datasets
 
 

@@ -220,16 +220,16 @@ class TunedFunction:
         key = [case.placed.device.name, kernel.name, kernel.source.sha256, kernel.space.sha256, problem.to_json()]
         try:
             if self.file is None:
-                raise WisdomError("that of the user is switched off: give `file`.")
+                raise WisdomError("the user's wisdom is switched off; give `file`.")
             stack.enter_context(locked_key(self.file, canonical(key), TIME_S[level] + START_S))
         except HeldError as error:
             law = "one process at a time tunes the same sizes"
             detail = f"this process has waited for {error.waited_s:.0f} s, and runs the best known configuration now"
-            warnings.warn(f"{label}: {law}; {detail}; the lock is held by {error}.", MltuneWarning, stacklevel=6)
+            warnings.warn(f"{label}: {detail}; {law}, and the lock is held by {error}.", MltuneWarning, stacklevel=6)
             return False
         except WisdomError as error:
             hint = "MLTUNE_EFFORT=none takes what is known"
-            raise WisdomError(f"a tuned function writes to a file, and {hint}; {error}") from error
+            raise WisdomError(f"{error} A tuned function writes there; {hint}.") from error
         return True
 
     def _case(self, arguments: Sequence[Any]) -> _Case:
@@ -286,7 +286,7 @@ class TunedFunction:
         if result.best is None or not result.settled:
             shutil.rmtree(run, ignore_errors=True)
             why = "; ".join({f"{record.state} {record.detail}": None for record in result.records})
-            raise RunError(f"a configuration must work, but of {label} none does: {printable(why, 600)}.")
+            raise RunError(f"no configuration of {label} works: {printable(why, 600)}.")
         versions = {**result.header.versions, EFFORT: level}
         result = replace(result, problem=placed.problem, header=replace(result.header, versions=versions))
         outcome = outcomes(result, case.driver)

@@ -79,9 +79,7 @@ def _problem(name: str | None, shape: Shape, bundle: Kernel | None, recorded: Pr
     if recorded is not None and by_name:
         return problem_from_name(name or recorded.name, default=recorded, **options)
     if recorded is not None and bundle is None:
-        raise UsageError(
-            f"the arguments of {recorded.label} are those of its bundle, but none is named; give it: --kernel FOLDER."
-        )
+        raise UsageError(f"no bundle is named, which has the arguments of {recorded.label}; give it: --kernel FOLDER.")
     if recorded is not None and not options:
         options = {"size": recorded.variables}
     return cast("RunnableProblem", shaped_problem(name, bundle, options))
@@ -93,7 +91,9 @@ def _configured(
     """Return the version that is a configuration of a bundle: the default one, but for what is given."""
     restated = kernel.restated(problem)
     if restated.formula.partition("(")[2] != problem.formula.partition("(")[2]:
-        raise UsageError(f"versions have the same arguments, but {printable(name, 300)} is {restated.formula}.")
+        raise UsageError(
+            f"{printable(name, 300)} has other arguments: it is {restated.formula}; two versions have the same."
+        )
     kernel.check_problem(restated)
     part = kernel.with_values({parameter: (value,) for parameter, value in config.items()})
     placed = PlacedKernel(part, restated, device)
@@ -101,7 +101,7 @@ def _configured(
     configuration = placed.default or only
     if not configuration:
         raise UsageError(
-            f"a bundle is compared in one configuration, but {kernel.label} has no [default]; give the value of every "
+            f"{kernel.label} has no [default], and a bundle is compared in one configuration; give the value of every "
             "parameter, --config NAME=V."
         )
     return Version(name, restated, partial(part.launch, configuration), placed=placed, configuration=configuration)
@@ -116,7 +116,7 @@ def _recorded(
         launched = code.at(sizes)
     if launched is None:
         raise UsageError(
-            f"machine code is compared on a problem that it is for, but {printable(name, 300)} is for {recorded.label} "
-            f"and what its conditions on sizes allow, and that is {problem.label}."
+            f"{printable(name, 300)} is for {recorded.label} and what its conditions on sizes allow, but the problem "
+            f"is {problem.label}; machine code is compared on a problem that it is for."
         )
     return Version(name, problem, *launched)

@@ -301,7 +301,7 @@ def test_a_size_at_which_the_default_is_wrong_costs_that_size_alone(build, clock
 
 def test_where_the_default_is_wrong_everywhere_the_error_says_so(build, clock, monkeypatch):
     monkeypatch.setattr(library_module, "_time", failing(clock, lambda _: True))
-    with pytest.raises(RunError, match=r"none could be timed at any size\. the default configuration .* but not at"):
+    with pytest.raises(RunError, match=r"could be timed at any size\. the default configuration .* but not at"):
         build(MANY[::3], trials=None, time="300s")
 
 
@@ -461,21 +461,19 @@ def test_a_size_that_the_operation_does_not_have_is_refused(build):
 
 
 def test_sizes_of_a_product_lack_none_which_would_be_4096(build):
-    with pytest.raises(UsageError, match="those of a product have m, n and k, got m, n"):
+    with pytest.raises(UsageError, match=r"the sizes m, n are not .*; those of a product have m, n and k"):
         build(sizes=[{"m": 64, "n": 64}, {"m": 128, "n": 64}])
 
 
 @pytest.mark.parametrize("name", ["double", "exp", "choose", "main", "read", "malloc", "restrict", "add_i", "n_"])
 def test_a_name_that_is_taken_in_c_is_refused_before_anything_is_tuned(build, tmp_path, name):
-    with pytest.raises(UsageError, match=f"{name} is taken there; name it otherwise by `name`"):
+    with pytest.raises(UsageError, match=f"{name} is taken in C, .*; name it otherwise"):
         build(name=name)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_name_is_refused_with_which_a_library_would_export_a_function_of_the_c_library(build):
-    with pytest.raises(
-        UsageError, match="the functions of a library have its name in C, but sem_destroy is taken there"
-    ):
+    with pytest.raises(UsageError, match="sem_destroy is taken in C"):
         build(name="sem")
 
 
@@ -487,7 +485,7 @@ def test_a_kernel_of_another_kind_is_refused_by_its_kind(build):
 def test_single_products_and_batches_are_two_libraries(tmp_path):
     shapes = [{"m": 64, "n": 64, "k": 64, "batch": batch} for batch in (1, 8)]
     spec = {"library": {"operation": "sgemm", "kernel": ["gemm_simt"]}, "sizes": {"shapes": shapes}}
-    with pytest.raises(UsageError, match="single products and batches have their own"):
+    with pytest.raises(UsageError, match="single products and batches, which do not share"):
         mltune.build_library(spec, tmp_path / "lib")
 
 
@@ -503,7 +501,7 @@ def test_a_kernel_whose_sizes_are_compiled_in_is_refused(build, tmp_path):
 def test_a_folder_of_something_else_is_refused_before_anything_is_tuned(build, tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "notes.txt").write_text("mine")
-    with pytest.raises(LibraryError, match="in place of a library that mltune wrote"):
+    with pytest.raises(LibraryError, match="only a library that mltune wrote is replaced"):
         build()
     assert not (tmp_path / "run").exists()
 

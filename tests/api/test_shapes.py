@@ -155,7 +155,7 @@ def test_the_first_configuration_is_kept_where_a_shape_failed(tune, tmp_path):
     [
         ("M,E\n", {}, "there is no size"),
         ("M,Q\n1,2\n", {}, "cannot be tuned at sizes M, Q: TypeError: got an unexpected keyword argument 'Q'"),
-        ("M\n=1+1\n", {}, "line 2 of a CSV file has an integer for every name"),
+        ("M\n=1+1\n", {}, "in line 2 of a CSV file"),
         ("M\n1\n", {"kernel": "plain"}, "plain is not decorated with autotune"),
         ("M\n1\n", {"kernel": "nothing"}, "nothing is not decorated with autotune"),
         ("M\n1\n", {"trials": 0}, "trials cannot be 0"),

@@ -160,12 +160,12 @@ class TestBadInput:
         [
             (
                 (Array(10), Array(10), np.float32(2), 10),
-                "a NumPy scalar, such as numpy.int32.n., .* got int as argument 3",
+                "argument 3 is int; an argument is a NumPy scalar, such as numpy.int32.n.",
             ),
-            ((Array(10), np.zeros(10), np.float32(2), np.int32(10)), "got ndarray as argument 1"),
+            ((Array(10), np.zeros(10), np.float32(2), np.int32(10)), "argument 1 is ndarray"),
             (
                 (Array(10), Array(10, strides=(8,)), np.float32(2), np.int32(10)),
-                "without gaps, got strides of .8,. bytes as argument 1",
+                "argument 1 is strides of .8,. bytes",
             ),
             (
                 (Array(10), Array(0), np.float32(2), np.int32(10)),
@@ -186,7 +186,7 @@ class TestBadInput:
         [
             ((Array(10, dtype="float64"), Array(10), np.float32(2), np.int32(10)), "a pointer to float64"),
             ((Array(10), Array(10), np.float32(2)), "the source has 4"),
-            ((Array(10), Array(10), np.float32(2), np.int64(10)), "parameter 4 of add must be int64"),
+            ((Array(10), Array(10), np.float32(2), np.int64(10)), "parameter 4 of add is .*, not int64"),
         ],
     )
     def test_so_are_those_that_the_kernel_cannot_have_are_refused(self, world, file, given, words, effort):
@@ -215,7 +215,7 @@ class TestBadInput:
         """The wisdom of the user is switched off in tests."""
         add = mltune.tuned_kernel("add", SOURCE, 1000, PARAMETERS)
         with pytest.raises(
-            UsageError, match="MLTUNE_EFFORT=none takes what is known; that of the user is switched off: give `file`"
+            UsageError, match=r"user's wisdom is switched off; give `file`.* MLTUNE_EFFORT=none takes what is known"
         ):
             add(*arguments())
 
@@ -223,7 +223,7 @@ class TestBadInput:
         world.behaviours["deed"] = "no build"
         with pytest.raises(
             RunError,
-            match="a configuration must work, but of add 1000x1000x1000 none does: crashed the compiler died",
+            match="no configuration of add 1000x1000x1000 works: crashed the compiler died",
         ):
             function(file)(*arguments())
         assert not file.exists()

@@ -57,7 +57,7 @@ def test_an_edited_plan_is_refused_with_what_differs(name, campaign):
     done = command("run", campaign)
 
     assert done.returncode == 2
-    assert f"that of another: in this plan {difference}. Undo the change, or" in done.stderr
+    assert f"is the directory of another plan: in this plan {difference}. Undo the change, or" in done.stderr
     assert "Traceback" not in done.stderr
     assert records_of(campaign) == before
 
@@ -86,7 +86,7 @@ def test_an_identity_that_cannot_be_read_is_named(content, campaign, begun):
     (campaign / IDENTITY_FILE).write_text(content)
 
     with pytest.raises(
-        RunDirectoryError, match=rf"{IDENTITY_FILE} holds the problems and the seed .* delete .*{IDENTITY_FILE}"
+        RunDirectoryError, match=rf"{IDENTITY_FILE}, the problems and the seed .* delete .*{IDENTITY_FILE}"
     ):
         carry_out(begun[1], campaign)
 

@@ -90,14 +90,14 @@ MISTAKES = [
     ("sweep sgemm --size 512 --size 1024", "--size cannot be 512, 1024", "mltune tune"),
     ("predict sgemm --gpu a100 --size 512 --size 1024", "--size cannot be", "mltune tune"),
     ("predict sgemm --gpu mi250x", "did you mean 'mi250x_gcd'?"),
-    ("predict sgemm --gpu unknown", "facts of a device", "mltune device --known"),
+    ("predict sgemm --gpu unknown", "facts of `unknown`", "mltune device --known"),
     (
         "tune sgemm --kernel gemm_simt:astra --trials 20",
         "gemm_simt:astra is a part of the space",
         "tune the part on a GPU",
     ),
     ("tune sgemm --kernel gemm_simt:astar", "is no preset of gemm_simt", "did you mean 'astra'?"),
-    ("bound sgemm --gpu unknown", "facts of a GPU", "`unknown`"),
+    ("bound sgemm --gpu unknown", "facts of `unknown`", "`unknown`"),
     ("bound sgemm --gpu h200 --config BLK_M", "NAME=V", "'BLK_M'", "BLK_M=64"),
     ("bound sgemm --gpu h200 --config BLK=64", "is no parameter of gemm_simt", "did you mean 'BLK_M'?"),
     ("bound sgemm --gpu h200 --config VEC_M=3", "VEC_M cannot have the values [3]", "[1, 2, 4]"),
@@ -232,7 +232,7 @@ MISTAKES = [
     (f"tune sgemm --trials 5 --run {FILE}/run", FILE, "there is a file where a folder must be"),
     ("tune sgemm --run ''", "--run is empty, but it is a path"),
     (f"run good.toml --run {FILE}", "a_file is a file, but a run directory is a folder"),
-    ("show --follow", "no run is named, but --follow and --dataset take one", "list them: mltune show"),
+    ("show --follow", "no run is named, which --follow and --dataset need", "list them: mltune show"),
     ("tune sgemm --on-end 'notify \"'", "--on-end", "No closing quotation"),
     ("run quick --on-end nope", "--on-end cannot be 'nope'", "a program with its arguments"),
     ("show nope", "there is no directory nope", "run.sqlite", "plan.toml"),
@@ -275,7 +275,7 @@ MISTAKES = [
     ("datasets import t.csv --kernel a/b --gpu a100 --out d", "'a/b' cannot name a kernel"),
     ("datasets export convolution_w6600 x.json --format csv", "It is one of kernel-tuner, t4", "'csv'"),
     ("datasets export convolution_w6601 x.json --format t4", "did you mean 'convolution_w6600'?"),
-    ("datasets merge convolution_w6600 --out d", "1 dataset was named, but two or more are merged"),
+    ("datasets merge convolution_w6600 --out d", "1 dataset was named; name two or more"),
     ("datasets merge convolution_w6600 xgemm_titan_rtx --out d", "cannot be merged", "differ in their kernel"),
     ("datasets --name x", "no such option: --name", "mltune datasets --help"),
 ]
@@ -375,8 +375,8 @@ def test_a_mistake_is_answered_with_the_option_the_law_and_the_fact(mltune, plac
 def test_a_folder_that_cannot_be_written_is_a_failure_that_names_it(mltune, place):
     code, out, err = mltune("report", RUN, "--out", FILE)
     assert (code, out) == (1, "")
-    assert err.startswith("mltune: a report is written to a folder")
-    assert "a_file cannot be written: there is a file where a folder must be" in err
+    assert err.startswith("mltune: the folder of the report,")
+    assert "a_file, cannot be written: there is a file where a folder must be" in err
     code, out, err = mltune("plan", "x" * 5000)
     assert (code, out) == (1, "")
     assert err.endswith("cannot be used: its name is too long.\n")

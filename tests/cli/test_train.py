@@ -47,7 +47,7 @@ def test_a_model_is_not_replaced_by_chance(trained):
 def test_a_model_has_a_name(arguments):
     refused = command(*arguments)
     assert refused.returncode == 2
-    assert "a model is named by its file" in refused.stderr
+    assert "does not name a model" in refused.stderr
     assert len(refused.stderr.splitlines()) <= 2  # a run without a GPU first says that it replays
 
 

@@ -98,7 +98,7 @@ def test_a_wisdom_of_which_nothing_can_be_checked_does_not_pass(files, tmp_path)
         (("show", "no.json"), "there is no no.json"),
         (("export", "--kernel", "x", "--wisdom", "no.json", "--out", "x.json"), "there is no no.json"),
         (("show",), "MLTUNE_WISDOM is none"),
-        (("show", __file__), "must be a wisdom of mltune"),
+        (("show", __file__), "is no wisdom of mltune"),
         (("check", "--sample", "0"), "--sample cannot be 0"),
     ],
 )

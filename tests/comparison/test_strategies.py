@@ -50,7 +50,7 @@ class TestEveryStrategy(StrategyContract):
     ("text", "message"),
     [
         ("nosuch", "'nosuch' is no strategy"),
-        ("nosuch:Class", "nosuch:Class cannot be: ModuleNotFoundError"),
+        ("nosuch:Class", "nosuch:Class cannot be imported as MODULE:CLASS: ModuleNotFoundError"),
         ("mltune.comparison.baselines:Randm", "has no attribute 'Randm'"),
         ("pathlib:Path", "pathlib:Path lacks the method"),
         ("mltune.comparison.baselines:Random:step=1", "Random raises TypeError: .* unexpected keyword argument 'step'"),
@@ -60,10 +60,10 @@ class TestEveryStrategy(StrategyContract):
         ("mltune:bach=3", "did you mean 'batch'"),
         ("mltune:batch=x", "batch=NUMBER with 1 <= NUMBER"),
         ("mltune:in_flight=0", "in_flight=NUMBER with 1 <= NUMBER"),
-        ("mltune:proposer=1", "options of mltune are"),
+        ("mltune:proposer=1", "is no option of mltune"),
         ("mltune:compilers=0", "compilers=NUMBER with 1 <= NUMBER"),
-        ("random:prior=auto", "random has no options"),
-        ("random:batch=2", "random has no options"),
+        ("random:prior=auto", "is no option of random"),
+        ("random:batch=2", "is no option of random"),
     ],
 )
 def test_an_unknown_strategy_or_option_is_refused(text: str, message: str) -> None:
@@ -115,7 +115,7 @@ def test_an_installed_package_gives_a_strategy_its_name(tmp_path, monkeypatch, r
     assert outcome.trace.indices.tolist() == [1, 8, 15, 22, 29]
     assert "stride" in available()
     assert "gone" not in available()
-    with pytest.raises(UsageError, match="no_such_module:Stride cannot be: ModuleNotFoundError"):
+    with pytest.raises(UsageError, match=r"no_such_module:Stride cannot be imported .*: ModuleNotFoundError"):
         strategy("gone")
     with pytest.raises(UsageError, match="did you mean 'stride'"):
         strategy("strid")
@@ -167,14 +167,14 @@ class BrokenPickle(Stride):
 
 @pytest.mark.parametrize("given", [BrokenMaking, f"{__name__}:BrokenMaking"])
 def test_a_class_that_cannot_be_made_is_named_with_its_error(given) -> None:
-    with pytest.raises(UsageError, match=r"test_strategies:BrokenMaking raises NoTextError\."):
+    with pytest.raises(UsageError, match=r"test_strategies:BrokenMaking raises NoTextError;"):
         strategy(given)
 
 
 def test_a_strategy_whose_attributes_raise_is_named_with_its_error(recording) -> None:
-    with pytest.raises(UsageError, match=r"test_strategies:BrokenRepr raises ValueError: no repr\."):
+    with pytest.raises(UsageError, match=r"test_strategies:BrokenRepr raises ValueError: no repr;"):
         fingerprint(strategy(BrokenRepr))
-    with pytest.raises(UsageError, match=r"test_strategies:BrokenName raises ValueError: no name\."):
+    with pytest.raises(UsageError, match=r"test_strategies:BrokenName raises ValueError: no name;"):
         strategy(BrokenName)
     (outcome,) = run_jobs([Job("stride", "hill", 0)], {"hill": recording}, {"stride": BrokenPickle()}, 5, 1)
     assert outcome.reason == "ZeroDivisionError: no copy"

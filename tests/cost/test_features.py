@@ -114,7 +114,7 @@ def test_a_lane_accesses_as_many_bytes_as_one_can(kernel):
     features = Features(
         PlacedKernel(replace(kernel, resources=replace(kernel.resources, accesses={"loads": access})), PROBLEM, H200)
     )
-    law = r"access\.loads\.bytes: a lane accesses one of \(1, 2, .*128\) bytes, got 33, in `8 \* VEC \+ 1`"
+    law = r"access\.loads\.bytes is 33 in `8 \* VEC \+ 1`; a lane accesses one of \(1, 2, .*128\) bytes"
     with pytest.raises(ExpressionError, match=law):
         features.before(table(kernel, CLASSIC))
 

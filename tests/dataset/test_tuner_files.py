@@ -119,7 +119,7 @@ def test_without_a_unit_the_rule_of_the_format_holds_and_is_told(tmp_path: Path)
     assert microseconds(table) == [1500.0]
     assert any("names no unit of its times: T4 of Kernel Tuner has milliseconds" in text for text in table.notices)
     assert microseconds(imported(tmp_path, t4(1.5), time_unit="us")) == [1.5]
-    with pytest.raises(DatasetError, match="--time-unit is for files that name no unit"):
+    with pytest.raises(DatasetError, match="--time-unit is another than the unit that this file names"):
         imported(tmp_path, t4(1.5, unit="ms"), time_unit="us")
 
 
@@ -133,7 +133,7 @@ def test_without_a_unit_the_rule_of_the_format_holds_and_is_told(tmp_path: Path)
         ("nvml_energy", "Joules", "'Joules', an energy .less is better"),
         ("fitness", "", "result 1 has 'fitness', which is no time"),
         ("time", "GB/s", "'GB/s', a rate"),
-        ("time", "parsecs", "has 'parsecs'"),
+        ("time", "parsecs", "has the unit 'parsecs'"),
     ],
 )
 def test_what_is_no_time_is_refused_by_its_name(tmp_path: Path, name: str, unit: str, words: str) -> None:
@@ -168,7 +168,7 @@ def test_the_name_of_a_column_ends_in_any_spelling_of_a_unit(tmp_path: Path, hea
 
 
 def test_the_shortest_of_several_times_is_no_number_of_minutes(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="does not end in one"):
+    with pytest.raises(DatasetError, match="does not end in a unit"):
         imported(tmp_path, "a,time_min\n1,2\n", "t.csv", parameters=("a",), time="time_min")
 
 
@@ -184,21 +184,21 @@ def test_a_correctness_of_zero_is_a_wrong_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"correctness": "yes"}, "the correctness of a result is 0 or 1"),
-        ({"correctness": float("nan")}, "the correctness of a result is 0 or 1"),
-        ({"invalidity": ["correct"]}, "'invalidity' is a text, but that of result 1 is a list"),
+        ({"correctness": "yes"}, "the correctness of result 1 is neither 0 nor 1"),
+        ({"correctness": float("nan")}, "the correctness of result 1 is neither 0 nor 1"),
+        ({"invalidity": ["correct"]}, "'invalidity' of result 1 is a list, not a text"),
         (
             {"measurements": [{"name": "time", "value": 1.0, "unit": ["ms"]}]},
-            "a unit is a text, but result 1 has a list",
+            "the unit of result 1 is a list, not a text",
         ),
-        ({"measurements": [{"name": "time", "value": 1.0, "unit": 3}]}, "a unit is a text, but result 1 has a int"),
+        ({"measurements": [{"name": "time", "value": 1.0, "unit": 3}]}, "the unit of result 1 is a int, not a text"),
         ({"measurements": [{"name": "time", "value": -1.0, "unit": "ms"}]}, "-1.0 in row 1"),
         ({"measurements": [{"name": "time", "value": 1e300, "unit": "ms"}]}, "1e.300 in row 1"),
         ({"measurements": [{"name": "time", "value": [1.0], "unit": "ms"}]}, "a list in row 1"),
         ({"measurements": [3]}, "result 1 is malformed"),
-        ({"measurements": [{"value": 1.0}]}, "every result has the field 'name', but result 1 has none"),
-        ({"measurements": [], "times": {"runtimes": "fast"}}, "runtimes are a list of numbers"),
-        ({"configuration": [1]}, "a configuration is an object"),
+        ({"measurements": [{"value": 1.0}]}, "result 1 has no field 'name'"),
+        ({"measurements": [], "times": {"runtimes": "fast"}}, "no list of numbers"),
+        ({"configuration": [1]}, "the configuration of result 1 is no object"),
     ],
 )
 def test_hostile_values_in_t4_are_refused_in_a_sentence(tmp_path: Path, changes: dict[str, object], words: str) -> None:
@@ -218,7 +218,7 @@ def test_units_of_their_own_are_mixed_but_times_with_and_without_a_unit_are_not(
     results = [*t4(1.0, unit="ms")["results"], *t4(0, 2.0, unit="s")["results"][1:]]
     assert microseconds(imported(tmp_path, {"results": results})) == [1e3, 2e6]
     results = [*t4(1.0, unit="ms")["results"], *t4(0, 2.0)["results"][1:]]
-    with pytest.raises(DatasetError, match="that of result 2 has none; give it with --time-unit"):
+    with pytest.raises(DatasetError, match="the time of result 2 has no unit, but others have; give --time-unit"):
         imported(tmp_path, {"results": results})
 
 
@@ -254,7 +254,7 @@ def test_a_value_that_would_stand_for_a_missing_parameter_is_refused(tmp_path: P
 
 
 def test_a_result_without_any_time_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"'time' or 'times.runtimes', but result 1 has neither"):
+    with pytest.raises(DatasetError, match=r"result 1 has neither the measurement 'time' nor 'times.runtimes'"):
         imported(tmp_path, t4(0, measurements=[]))
 
 
@@ -277,7 +277,7 @@ def cache(*rows: tuple[int, object]) -> str:
 def test_a_row_of_a_cache_without_a_parameter_is_named(tmp_path: Path) -> None:
     text = cache((16, 1.0)).replace('"block": 16, ', "") + "}}"
     for changed in (text.replace("},\n}}", "}}}"), text.replace("},\n}}", "}")):
-        with pytest.raises(DatasetError, match="every result has the field 'block', but result 1 has none"):
+        with pytest.raises(DatasetError, match="result 1 has no field 'block'"):
             imported(tmp_path, changed)
     with pytest.raises(DatasetError, match="the field 'tune_params_keys'"):
         imported(tmp_path, {"cache": {}})
@@ -375,7 +375,7 @@ def test_results_in_the_format_of_ktt(tmp_path: Path) -> None:
 def test_a_field_that_is_missing_in_a_file_of_ktt_is_named(tmp_path: Path, field: str) -> None:
     document = ktt({}, {})
     del document["Results"][1][field]
-    with pytest.raises(DatasetError, match=f"every result has the field '{field}', but result 2 has none"):
+    with pytest.raises(DatasetError, match=f"result 2 has no field '{field}'"):
         imported(tmp_path, document)
 
 
@@ -391,9 +391,9 @@ def test_a_tuning_problem_in_t1_is_no_result(tmp_path: Path) -> None:
     document = {"ConfigurationSpace": {"TuningParameters": []}, "KernelSpecification": {"KernelName": "k"}}
     with pytest.raises(DatasetError, match="T1 describes a tuning problem and has no field 'results'"):
         imported(tmp_path, document)
-    with pytest.raises(DatasetError, match=r"has the field 'cache' .*, but this one has General"):
+    with pytest.raises(DatasetError, match=r"writes the fields General.*; a file has 'cache'"):
         imported(tmp_path, {"General": {}})
-    with pytest.raises(DatasetError, match="vLLM or SGLang has choices by numbers of rows, and no times"):
+    with pytest.raises(DatasetError, match=r"it has no times, .*: a configuration file of vLLM or SGLang"):
         imported(tmp_path, {"triton_version": "3.5.1", "16": {"BLOCK_SIZE_M": 16}})
 
 

@@ -38,7 +38,7 @@ def test_a_page_that_a_message_names_is_there_from_everywhere(name, tmp_path, mo
 
 
 def test_an_unknown_folder_is_refused():
-    with pytest.raises(ValueError, match="an asset folder is one of"):
+    with pytest.raises(ValueError, match="is no asset folder"):
         folders.assets("../mltune")
 
 

@@ -12,7 +12,7 @@ from mltune.files.reading import RefusedFileError, check_folder, open_regular, r
 def test_a_regular_file_is_read_to_its_limit(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
     assert read_file(tmp_path / "file", limit=5) == b"12345"
-    with pytest.raises(RefusedFileError, match=r"at most 4 bytes are read, but .*file has 5"):
+    with pytest.raises(RefusedFileError, match=r"file has 5 bytes, of which at most 4 are read"):
         read_file(tmp_path / "file", limit=4)
 
 
@@ -29,13 +29,13 @@ def test_devices_and_directories_are_refused(path: str) -> None:
 
 
 def test_a_file_whose_size_is_not_known_beforehand_keeps_its_limit() -> None:
-    with pytest.raises(RefusedFileError, match="at most 10 bytes"):
+    with pytest.raises(RefusedFileError, match="more than 10 bytes"):
         read_file("/proc/self/status", limit=10)
 
 
 def test_text_is_utf_8(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"abc\xff")
-    with pytest.raises(RefusedFileError, match=r"UTF-8, but .* is not at byte 3"):
+    with pytest.raises(RefusedFileError, match=r"is not text in UTF-8 at byte 3"):
         read_text(tmp_path / "text", limit=100)
 
 
@@ -69,7 +69,7 @@ def test_the_path_that_the_user_names_may_lead_through_links(directory: Path) ->
 def test_a_link_inside_a_directory_is_named_and_not_followed(
     directory: Path, name: str, target: str, flags: int
 ) -> None:
-    with pytest.raises(RefusedFileError, match=rf"mine/{name.split('/')[0]} is a link to {target}$"):
+    with pytest.raises(RefusedFileError, match=rf"mine/{name.split('/')[0]} is a link to {target}, and no"):
         open_regular(directory / name, flags, inside=directory)
     assert [path.read_text() for path in (directory.parent / "secret").iterdir()] == ["secret"]
 

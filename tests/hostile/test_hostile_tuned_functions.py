@@ -50,7 +50,7 @@ def answers(*processes):
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format": 1, "entries": [{"kernel": "add"}]}', b"\xff" * 1000])
 def test_a_damaged_file_is_an_error_and_stays_as_it_is(world, file, content, effort):
     file.write_bytes(content)
-    with pytest.raises(WisdomError, match="must be a wisdom of mltune"):
+    with pytest.raises(WisdomError, match="is no wisdom of mltune"):
         function(file, effort=effort)(*arguments())
     assert file.read_bytes() == content
     assert (world.tuned, world.launches) == (0, [])

@@ -261,7 +261,7 @@ class TestModel:
 
     def test_a_damaged_one_is_said_and_tuning_goes_on_without(self, order, tmp_path):
         (tmp_path / "damaged.json").write_text("{")
-        with pytest.warns(MltuneWarning, match="the search starts without a model: the card of a model is JSON, but"):
+        with pytest.warns(MltuneWarning, match="the search starts without a model: the card .* is not JSON"):
             calls, started_from, _ = order(trials=10, prior=tmp_path / "damaged.json")
         assert (calls, started_from) == order(trials=10, prior="none")[:2]
 
@@ -577,12 +577,12 @@ class TestWinners:
 
     def test_a_damaged_wisdom_is_said_and_tuning_goes_on(self, launcher, tmp_path):
         (tmp_path / "wisdom.json").write_text("{")
-        with pytest.warns(MltuneWarning, match=r"are not kept: .*must be a wisdom of mltune"):
+        with pytest.warns(MltuneWarning, match=r"are not kept: .*is no wisdom of mltune"):
             assert launcher.tune().best_config.kwargs == {"BLOCK": 512, "UNROLL": 2}
         assert (tmp_path / "wisdom.json").read_text() == "{"
 
     def test_a_wisdom_that_cannot_be_written_is_said(self, launcher, tmp_path):
-        with pytest.warns(MltuneWarning, match="must be writable"):
+        with pytest.warns(MltuneWarning, match="cannot be written"):
             launcher.tune(wisdom=Path("/proc/wisdom.json"))
         assert len(launcher.launched) == 12
 

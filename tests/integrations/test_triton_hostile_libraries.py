@@ -154,7 +154,7 @@ class TestProcesses:
         for _ in range(2):
             tuned, said = answers(program("honest", MLTUNE_WISDOM="/proc/none/wisdom.json"))
             assert tuned == [["honest", 128, 4]]
-            assert "a wisdom must be writable, but /proc/none/wisdom.json is not" in said
+            assert "the wisdom /proc/none/wisdom.json cannot be written" in said
 
     def test_without_a_folder_for_kernels_the_error_is_that_of_triton(self, program):
         process = program("honest", TRITON_CACHE_DIR="/proc/none")

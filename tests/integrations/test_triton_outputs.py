@@ -222,6 +222,6 @@ def test_a_benchmark_whose_answer_is_no_time_does_not_win(triton, time, form):
         if time == math.inf:
             tuned.run("x", 1)
         else:
-            with pytest.warns(MltuneWarning, match="do_bench must return milliseconds above 0"):
+            with pytest.warns(MltuneWarning, match="it must return milliseconds above 0"):
                 tuned.run("x", 1)
         assert tuned.best_config.kwargs["BLOCK"] == min({64, 128, 256} - bad)

@@ -137,7 +137,7 @@ class TestWhoIsTuned:
         tuner = Other(jit, jit.arg_names, configs, ["n"], None, None)
         launch(tuner)
         assert [meta["BLOCK"] for meta in gpu.launches] == [64]
-        with pytest.warns(MltuneWarning, match=r"but these 1 were tuned without it: kernel \(its class has its own"):
+        with pytest.warns(MltuneWarning, match=r"1 kernels were tuned without mltune: kernel \(its class has its own"):
             switch._report()
 
     def test_a_kernel_of_which_nothing_can_be_captured_is_tuned_by_triton(self, triton, configs, switched):

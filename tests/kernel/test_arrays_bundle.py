@@ -156,7 +156,7 @@ def test_sizes_that_do_not_exist_or_are_impossible_are_refused(tmp_path: Path) -
         ProblemError, match=r"scale at rows=0 columns=70: .* cannot be 0: it is a whole number of at least 1"
     ):
         definition.problem({"rows": 0})
-    with pytest.raises(ProblemError, match=r"2\*\*40 bytes"):
+    with pytest.raises(ProblemError, match=r"at most 2\*\*40"):
         definition.problem({"rows": 10**7, "columns": 10**6})
 
 
@@ -258,41 +258,44 @@ REFERENCE = 'entry = "simple"\n'
             ('problem = "arrays"', 'problem = "arrays"\nvariables = ["k"]'),
             "variables of problem 'arrays' are its sizes",
         ),
-        (('problem = "arrays"', 'problem = "gemm"\nprecisions = ["s"]'), "only a kernel of problem 'arrays' has this"),
-        (('source = "scale.cu"\nentry = "scale<THREADS, TYPE>"\n', ""), "a kernel of problem 'arrays' has a source"),
+        (('problem = "arrays"', 'problem = "gemm"\nprecisions = ["s"]'), "has no such table"),
+        (('source = "scale.cu"\nentry = "scale<THREADS, TYPE>"\n', ""), "it is missing, but 'arrays' needs a source"),
         (('entry = "scale<THREADS, TYPE>"', 'entry = "scale(); evil"'), "the name of a kernel, or of a template"),
         (("rows = 100", "sm_count = 100"), "'sm_count' is a keyword, or the name of a function"),
         (("rows = 100", "max = 100"), "'max' is a keyword, or the name of a function"),
         (("rows = 100", "lambda = 100"), "'lambda' is a keyword, or the name of a function"),
         (("rows = 100", "rows = -1"), "sizes.rows"),
         (('role = "out"', 'role = "in"'), ""),
-        (('shape = ["rows", "columns"], role = "out"', 'value = 1, shape = [1], role = "out"'), "give one of them"),
-        (('{ dtype = "int32", value = "rows" }', '{ dtype = "int32" }'), "a scalar a value; give one of them"),
+        (
+            ('shape = ["rows", "columns"], role = "out"', 'value = 1, shape = [1], role = "out"'),
+            "both a shape",
+        ),
+        (('{ dtype = "int32", value = "rows" }', '{ dtype = "int32" }'), "a scalar a value"),
         (('"int32", value', '"int128", value'), "arguments.rows.dtype"),
         (('value = "rows"', 'value = "row"'), "uses row"),
         (('shape = ["rows"]', 'shape = ["THREADS"]'), "uses THREADS"),
         (('initial = "normal"', 'initial = "norml"'), "'norml' is no kind of initial values; did you mean"),
-        (('initial = "table.npy"', 'initial = "none.npy"'), "there must be a file 'none.npy'"),
+        (('initial = "table.npy"', 'initial = "none.npy"'), "there is no file 'none.npy'"),
         (('initial = "table.npy"', 'initial = "../table.npy"'), "in the folder of the bundle"),
         (('initial = "table.npy"', 'initial = "/etc/passwd.npy"'), "in the folder of the bundle"),
         (("initial = 0,", "initial = nan,"), "arguments.sums.initial"),
         (("initial = 0,", "initial = true,"), "arguments.sums.initial"),
         (("tolerance = 1e-3", "tolerance = -1"), "tolerance"),
         (("tolerance = 1e-3", 'absolute = "1e-3 * THREADS"'), "uses THREADS"),
-        (("HALF =", "THREADS ="), "a macro must not have the name of a parameter"),
-        (("HALF =", "GROUP ="), "a macro must not have the name of a parameter"),
+        (("HALF =", "THREADS ="), "the name is that of a parameter; rename the macro"),
+        (("HALF =", "GROUP ="), "the name is that of a parameter; rename the macro"),
         (("HALF =", "int ="), "not a keyword of C"),
         (('HALF = "rows // 2"', 'HALF = "THREADS // 2"'), "uses THREADS"),
         (('flops = "2 * rows', 'flops = "2 * THREADS'), "work.flops"),
         (("[work]", '[work]\narithmetic = "fp16"'), "work.arithmetic"),
         (("[[verify]]\nrows = 3", "[[verify]]\nrow = 3"), "'row' is no size; did you mean"),
-        ((REFERENCE, REFERENCE + 'answer = { output = "table.npy" }\n'), "from an entry or from files, not from both"),
-        ((REFERENCE, 'answer = { input = "table.npy" }\n'), "an answer is given for an output"),
-        ((REFERENCE, 'answer = { output = "none.npy" }\n'), "there must be a file 'none.npy'"),
+        ((REFERENCE, REFERENCE + 'answer = { output = "table.npy" }\n'), "both an entry and files"),
+        ((REFERENCE, 'answer = { input = "table.npy" }\n'), "is no output, of which alone an answer is given"),
+        ((REFERENCE, 'answer = { output = "none.npy" }\n'), "there is no file 'none.npy'"),
         ((REFERENCE, 'entry = "a b"\n'), "reference.entry"),
         (('grid = ["ceil_div(columns, 32)"', 'grid = ["ceil_div(colums, 32)"'), "uses colums, but"),
-        (("[default]\nTHREADS = 128\n", "[default]\n"), "but this one lacks THREADS"),
-        (("[default]\n", "[default]\nMORE = 1\n"), "but this one has MORE"),
+        (("[default]\nTHREADS = 128\n", "[default]\n"), "lacks THREADS"),
+        (("[default]\n", "[default]\nMORE = 1\n"), "has MORE"),
         (('TYPE = "float2"', 'TYPE = "double"'), "TYPE cannot be 'double': it is one of ['float', 'float2', 'float4']"),
         (("GROUP = 2", "GROUP = 3"), "GROUP cannot be 3: it is one of [1, 2]"),
         (("SHARE = [0.5, 0.25, 1]", "SHARE = [0.5, 0.25, nan]"), "parameters.SHARE"),
@@ -305,7 +308,7 @@ REFERENCE = 'entry = "simple"\n'
 def test_a_malformed_bundle_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     if change[1] == 'role = "in"':
         bundle(tmp_path, change, ('role = "inout", initial = 0', "initial = 0"))
-        message = 'at least one argument must be an array of role "out" or "inout"'
+        message = 'at least one must be an array of role "out" or "inout"'
     else:
         bundle(tmp_path, change)
     with pytest.raises(BundleError) as error:

@@ -125,7 +125,7 @@ def test_no_link_is_followed(tmp_path: Path, link: str, target: str) -> None:
         ({"include/b.h": "", "include/c/b.h": "", "include/c/d.h": '#include "b.h"'}, "'b.h' is include/b.h in a.cu"),
         ({"include/b.h": "\0"}, "has a zero byte"),
         ({"include/b.h": "\udcff"}, "UTF-8"),
-        ({"include/b.h": "1" * (17 << 20)}, "bytes are read"),
+        ({"include/b.h": "1" * (17 << 20)}, "bytes, of which"),
         ({"include/b.h/c": ""}, "only regular files are opened"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_header_that_cannot_be_used_is_refused(tmp_path: Path, files: dict[str
 def test_the_number_of_headers_is_limited(tmp_path: Path) -> None:
     files = {f"include/{number}.h": "" for number in range(MAX_HEADERS + 1)}
     source = "".join(f"#include <{number}.h>\n" for number in range(MAX_HEADERS + 1))
-    assert f"at most {MAX_HEADERS}" in refusal(bundle(tmp_path, {"a.cu": source, **files}))
+    assert f"more than {MAX_HEADERS}" in refusal(bundle(tmp_path, {"a.cu": source, **files}))
 
 
 def test_a_million_names_are_not_looked_for(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_ranks_are_a_bijection_with_the_valid_configurations(kernel: Kernel, p: 
     valid = satisfied(kernel, raw, variables)
     space = ConstrainedSpace(kernel, variables)
     if not valid.any():
-        with pytest.raises(SpaceError, match="at least one configuration"):
+        with pytest.raises(SpaceError, match="satisfies every restriction"):
             _ = space.count
         return
     assert space.count == np.count_nonzero(valid)
@@ -209,7 +209,7 @@ def test_an_empty_space_says_what_removed_how_much() -> None:
     kernel = make_kernel({"A": (1, 2, 3), "B": (1, 2)}, ["A > B", "A == 1", "p == 2"])
     with pytest.raises(SpaceError) as caught:
         _ = ConstrainedSpace(kernel, {"p": 2}).count
-    assert "none of 6 does" in str(caught.value)
+    assert "none of 6 combinations of small satisfies" in str(caught.value)
     assert "`A == 1` removes 66" in str(caught.value)
     assert "because of A > B" in str(caught.value)
     with pytest.raises(SpaceError, match="`p == 2` removes 100 %"):
@@ -258,7 +258,7 @@ class TestTable(SearchSpaceContract):
 
 @pytest.mark.parametrize("index", [-1, 10**18])
 def test_an_index_outside_the_space_is_refused(gemm: ConstrainedSpace, index: int) -> None:
-    with pytest.raises(SpaceError, match="an index must be at least 0"):
+    with pytest.raises(SpaceError, match="are not all from 0"):
         gemm.rows(np.array([0, index]))
 
 
@@ -275,7 +275,7 @@ def test_the_nearest_row_differs_in_fewest_parameters_then_least() -> None:
 
 
 def test_a_table_has_distinct_rows() -> None:
-    with pytest.raises(SpaceError, match="rows 0 and 2 are equal"):
+    with pytest.raises(SpaceError, match="rows 0 and 2 are the same"):
         TableSpace({"A": np.array([1, 2, 1]), "B": np.array([4, 4, 4])})
     with pytest.raises(SpaceError, match="at least one"):
         TableSpace({"A": np.zeros(0, dtype=np.int64)})

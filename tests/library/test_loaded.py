@@ -121,8 +121,8 @@ call(x, w, by_rows.astype("f4"), np.zeros(48, "f2"))
     assert found[3] == [30, 48, 72, unit, 256, 72, 512, 72, 0, 768, 30, 4096]
     assert found[4] == "a product of hgemm_tn_bias_m_gelu takes a, b, out, bias; its formula says what they are."
     assert found[5] == "bias has the shape (31,); it must have (30,), or (48,) for C stored by rows."
-    assert found[6] == "bias must have elements of float16, got <f4."
-    assert found[7] == "C must have elements of float16, got <f4."
+    assert found[6] == "bias has elements of <f4; they must be of float16."
+    assert found[7] == "C has elements of <f4; they must be of float16."
 
 
 def test_scales_of_fp8_lie_along_the_matrices_by_columns(tmp_path):
@@ -155,9 +155,9 @@ call(x.astype("f2"), np.zeros(48, "f4"), np.zeros(30, "f4"))
     assert found[1] == [48, 30, 72, unit, 512, 72, 256, 72, 0, 768, 48, 1024, 1280, 1536]
     assert "stored by columns" in found[2]
     assert found[3].endswith("takes a, b, out, scale_m, scale_n, bias; its formula says what they are.")
-    assert found[4] == "scale_n must have elements of float32, got <f8."
+    assert found[4] == "scale_n has elements of <f8; they must be of float32."
     assert found[5] == "scale_n has the shape (30, 1); it must have (48,), or (30,) for C stored by rows."
-    assert found[6] == "A must have elements of float8_e4m3fn, got <f2."
+    assert found[6] == "A has elements of <f2; they must be of float8_e4m3fn."
 
 
 def test_a_type_of_fp8_is_not_read_as_the_other(monkeypatch):
@@ -167,7 +167,7 @@ def test_a_type_of_fp8_is_not_read_as_the_other(monkeypatch):
     for dtype in ("torch.float8_e5m2", "torch.uint8"):  # also its bits, as CuPy has them
         assert loaded._read(dtype, parameter, 0) is array
     for dtype, name in {"float8_e4m3fn": "float8_e4m3fn", "float16": "<f2", "float8_e8m0fnu": "|V0"}.items():
-        with pytest.raises(LibraryError, match=re.escape(f"A must have elements of float8_e5m2, got {name}.")):
+        with pytest.raises(LibraryError, match=re.escape(f"A has elements of {name}; they must be of float8_e5m2.")):
             loaded._read(f"torch.{dtype}", parameter, 0)
 
 
@@ -224,11 +224,11 @@ found = [
     assert found[0] == [30, 50, 70, one, 256, 30, 512, 50, 0, 1024, 30]
     assert found[1] == [30, 50, 70, two, 256, 64, 512, 50, 0, 1024, 30]
     assert found[2] == [50, 30, 70, one, 512, 50, 256, 30, 0, 1024, 50]
-    assert "stored by columns, or all of it transposed, but the strides of a, b and out are" in found[3]
-    assert "(70, 1), (50, 1) and (50, 1) elements; build a library of their case" in found[3]
-    assert "the shapes of a product must fit" in found[4]
-    assert found[5] == "LibraryError: A must have elements of float32, got <f8."
-    assert found[6] == "LibraryError: A must be an array on a GPU, got ndarray."
+    assert "the strides of a, b and out are" in found[3]
+    assert "(70, 1), (50, 1) and (50, 1) elements, but" in found[3]
+    assert "do not fit a product" in found[4]
+    assert found[5] == "LibraryError: A has elements of <f8; they must be of float32."
+    assert found[6] == "LibraryError: A is a ndarray; it must be an array on a GPU."
 
 
 @pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
@@ -331,16 +331,16 @@ found.append(stream.value)
     assert found[2] == [30, 50, 70, two, 256, 30, 512, 50, 0, 1024, 30]
     assert found[3] == found[4] == [50, 30, 70, one, 512, 50, 256, 30, 0, 2048, 50]
     assert found[5] == 3
-    assert found[6] == "LibraryError: C must have elements of float32, got <f8."
-    assert "the shapes of a product must fit" in found[7]
-    assert found[8] == "LibraryError: B must be an array on a GPU, got ndarray."
+    assert found[6] == "LibraryError: C has elements of <f8; they must be of float32."
+    assert "do not fit a product" in found[7]
+    assert found[8] == "LibraryError: B is a ndarray; it must be an array on a GPU."
     assert found[9] == one
     assert [launch[5] for launch in found[10:12]] == [30, 31]
     assert found[12] == "LibraryError: lda is passed as int64, got 32.0."
     assert found[13].startswith("LibraryError: lda is passed as int64, got 11805916207174113034")
     assert found[14] == "LibraryError: alpha is passed as float32, got 'x'."
-    assert found[15] == "LibraryError: A must have elements of float32, got <i4."
-    assert found[16] == "LibraryError: C must have elements of float32, got <f8."
+    assert found[15] == "LibraryError: A has elements of <i4; they must be of float32."
+    assert found[16] == "LibraryError: C has elements of <f8; they must be of float32."
     assert "takes m, n, k, alpha" in found[17]
     assert found[18:] == [77, 78]
 
@@ -462,7 +462,7 @@ x.requires_grad = True
 found.append(launched(lambda: lib.sgemm(x, x, out=x)))
 """,
     )
-    assert found[0] == "LibraryError: A must be an array on a GPU, got Tensor."
+    assert found[0] == "LibraryError: A is a Tensor; it must be an array on a GPU."
     assert "a library has no gradients" in found[1]
 
 
@@ -493,9 +493,9 @@ for other in ({"bits": 64}, {"device": 1}, {"code": 9}):
     one = int(np.float32(1).view("i4"))
     assert found[0] == found[1] == [30, 50, 70, one, 256, 30, 512, 50, 0, 1024, 30]
     assert found[2] == [1, 77]
-    assert found[3] == "LibraryError: B must have elements of float32, got <f8."
-    assert found[4] == "LibraryError: B must be an array on a GPU, got Exchanged."
-    assert "B must have elements of float32" in found[5]
+    assert found[3] == "LibraryError: B has elements of <f8; they must be of float32."
+    assert found[4] == "LibraryError: B is a Exchanged; it must be an array on a GPU."
+    assert "they must be of float32" in found[5]
 
 
 def test_another_gpu_is_a_clear_error(library):
@@ -549,18 +549,18 @@ def add_conditions(folder):
         (lambda folder: change(folder, name="../x"), "name cannot be '../x': it must be a name of small letters"),
         (lambda folder: change(folder, sha256={"../../etc/passwd": "0" * 64}), "the name of a file in the folder"),
         (lambda folder: change(folder, shared_object=None), "it has no shared object"),
-        (lambda folder: change(folder, problem={"precision": 5}), "the precision of its problem must be text"),
-        (lambda folder: change(folder, problem={"precision": None}), "the precision of its problem must be text"),
-        (lambda folder: change(folder, problem={"precision": ["s"]}), "the precision of its problem must be text"),
+        (lambda folder: change(folder, problem={"precision": 5}), "the precision of its problem is no text"),
+        (lambda folder: change(folder, problem={"precision": None}), "the precision of its problem is no text"),
+        (lambda folder: change(folder, problem={"precision": ["s"]}), "the precision of its problem is no text"),
         (lambda folder: change(folder, problem=None), "problem cannot be None: it must be a table"),
-        (lambda folder: change(folder, sizes=["m"], extents=["m"], parameters=[SIZE]), "its parameters have none"),
-        (add_conditions, "its formulas must have at most 262144 characters together"),
-        (lambda folder: change_parameter(folder, "m", role="in"), "a size must be an integer that is passed, but m"),
-        (lambda folder: change_parameter(folder, "n", dtype="float32"), "a size must be an integer that is passed"),
+        (lambda folder: change(folder, sizes=["m"], extents=["m"], parameters=[SIZE]), "no parameter is an array"),
+        (add_conditions, "its formulas have more than 262144 characters together"),
+        (lambda folder: change_parameter(folder, "m", role="in"), "the size m is no integer that is passed"),
+        (lambda folder: change_parameter(folder, "n", dtype="float32"), "is no integer that is passed"),
         (lambda folder: change(folder, further=1), "further is not a known key"),
         (damage_document, "library.json: it is damaged: its SHA-256 is not its document_sha256"),
-        (lambda folder: (folder / "library.json").write_text("[" * 9000), "but"),
-        (lambda folder: (folder / "library.json").write_text("[]"), "but"),
+        (lambda folder: (folder / "library.json").write_text("[" * 9000), "more than 32 levels"),
+        (lambda folder: (folder / "library.json").write_text("[]"), "must be a table"),
         (lambda folder: (folder / "library.json").write_text(""), "library.json: Expecting value"),
     ],
 )
@@ -581,13 +581,13 @@ def test_a_library_has_a_bounded_size(library, tmp_path):
             file.truncate(1 << 40)
     begun = process_time()
     tracemalloc.start()
-    with pytest.raises(LibraryError, match=r"files must have at most 268435456 bytes in sum, but have [0-9]+"):
+    with pytest.raises(LibraryError, match=r"files have [0-9]+ bytes in sum; they may have 268435456"):
         read_library(folder)
     rewrite(folder, lambda document: document["sha256"].update({f"file{number}": "0" * 64 for number in range(100)}))
     with pytest.raises(LibraryError, match=r"sha256 cannot be .*: it must have at most 16 items"):
         read_library(folder)
     os.truncate(folder / "library.json", 1 << 40)
-    with pytest.raises(LibraryError, match="at most 4194304 bytes are read"):
+    with pytest.raises(LibraryError, match="at most 4194304 are read"):
         read_library(folder)
     assert process_time() - begun < 10
     assert tracemalloc.get_traced_memory()[1] < 100e6
@@ -613,7 +613,7 @@ def test_a_document_names_everything_that_was_written(library):
 def test_what_is_no_library_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=2)
-    with pytest.raises(LibraryError, match="in place of a library that mltune wrote"):
+    with pytest.raises(LibraryError, match="only a library that mltune wrote is replaced"):
         write_library(tmp_path, content)
     assert (tmp_path / "thesis.tex").exists()
 
@@ -649,11 +649,11 @@ for shape in [(0, 5, 7), *(2 ** rng.uniform(0, 14, (200, 3))).astype(int).tolist
 
 def test_a_library_is_loaded_only_with_a_driver(library, monkeypatch):
     monkeypatch.setattr("mltune.library.loaded._DRIVER", "libno_such_driver.so.1")
-    with pytest.raises(DeviceError, match="a library needs the NVIDIA driver"):
+    with pytest.raises(DeviceError, match="the NVIDIA driver cannot be loaded, which a library needs"):
         load_library(library)
 
 
 def test_a_host_that_refuses_the_source_says_so(tmp_path, monkeypatch):
     content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=2)
-    with pytest.raises(LibraryError, match="that fails"):
+    with pytest.raises(LibraryError, match="cannot compile the library"):
         write_library(tmp_path / "lib", replace(content, name="int"))

@@ -60,7 +60,7 @@ found.append(str(torch.ops.mltune.sgemm_nn.default._schema))
     assert len([one for one in found[0] if "sgemm" in one]) == 2
     assert found[1:3] == [[30, 50], [50, 1]]
     assert "torch.ops.mltune.sgemm_nn.default" in found[3]
-    assert "the shapes of a product must fit, got [70, 50] and [70, 50]" in found[4]
+    assert "the shapes [70, 50] and [70, 50] do not fit a product" in found[4]
     assert "got [70] and [70, 50]" in found[5]
     assert "CPU" in found[6]
     assert found[7] == "mltune::sgemm_nn(Tensor a, Tensor b, Scalar alpha=1.) -> Tensor"
@@ -243,8 +243,8 @@ found.append(wrong)
     )
     assert found[:4] == [[1, [tokens, 4096], "torch.float16"] for tokens in (16, 16, 1, 3)]
     assert found[4:7] == ["dispatched"] * 3
-    assert "the shapes of a product must fit" in found[7][0]
-    assert "A must have elements of float16, got <f4" in found[7][1]
+    assert "do not fit a product" in found[7][0]
+    assert "A has elements of <f4; they must be of float16" in found[7][1]
     assert "hgemm_tn is for A T and B N stored by columns" in found[7][2]
 
 
@@ -285,7 +285,7 @@ for a in (x, torch._neg_view(x)):
         found.append(f"{{type(error).__name__}}: {{error}}")
 """,
     )
-    assert found == [True, "LibraryError: A must be an array on a GPU, got Tensor."]
+    assert found == [True, "LibraryError: A is a Tensor; it must be an array on a GPU."]
 
 
 def test_one_token_is_a_product_of_as_many_rows_as_outputs(linear):

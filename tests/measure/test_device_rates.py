@@ -188,7 +188,7 @@ def test_what_fails_is_left_out_with_its_reason(imaginary):
 
 def test_a_gpu_that_runs_nothing_is_an_error(imaginary, monkeypatch):
     monkeypatch.setattr(micro, "MICRO_KERNELS", MICRO_KERNELS[1:3])
-    with pytest.raises(DeviceError, match="a GPU that runs kernels, but on NVIDIA H200: the worker process died"):
+    with pytest.raises(DeviceError, match=r"NVIDIA H200 runs no micro-kernel, .*: the worker process died"):
         imaginary("make_no_worker")
 
 

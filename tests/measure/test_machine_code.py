@@ -105,7 +105,7 @@ def test_without_a_disassembler_its_package_is_named(monkeypatch):
 
 @pytest.mark.system
 def test_what_is_no_machine_code_is_refused():
-    with pytest.raises(DeviceError, match="nvdisasm must read the machine code"):
+    with pytest.raises(DeviceError, match="nvdisasm cannot read the machine code"):
         disassemble(b"no cubin")
 
 

@@ -194,8 +194,8 @@ def test_arrays_come_from_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.arange(6, dtype=np.float64), "6 elements of float32, but holds 6 of float64"),
-        (np.arange(7, dtype=np.float32), "6 elements of float32, but holds 7"),
+        (np.arange(6, dtype=np.float64), "holds 6 elements of float64; the array has 6 of float32"),
+        (np.arange(7, dtype=np.float32), "holds 7 elements of float32; the array has 6"),
         (np.array([{}] * 6, dtype=object), "readable .npy file"),
         (b"", "readable .npy file"),
         (b"\x93NUMPY\x01\x00", "readable .npy file"),
@@ -218,17 +218,17 @@ def test_a_file_that_does_not_hold_the_array_is_refused(tmp_path: Path, content:
 def test_an_archive_of_arrays_is_no_array(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", np.zeros(6, dtype=np.float32))
     (tmp_path / "x.npz").rename(tmp_path / "x.npy")
-    with pytest.raises(ProblemError, match="must be a readable"):
+    with pytest.raises(ProblemError, match="is no readable"):
         make("float32", str(tmp_path / "x.npy"), (6,))
 
 
 def test_arrays_are_of_limited_size() -> None:
-    with pytest.raises(ProblemError, match="at most 2\\*\\*40 bytes, but x of big 1 has"):
+    with pytest.raises(ProblemError, match=r"x of big 1 has .* bytes; an array has at most 2\*\*40"):
         ArraysProblem("big", (("n", 1),), (Argument("x", "float64", (2**20, 2**18)),))
 
 
 def test_names_of_arguments_are_distinct() -> None:
-    with pytest.raises(ProblemError, match="distinct names, but x of twice"):
+    with pytest.raises(ProblemError, match="the argument x of twice"):
         ArraysProblem("twice", (), (Argument("x", "float64", (2,)), Argument("x", "int32")))
 
 

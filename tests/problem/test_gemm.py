@@ -262,7 +262,9 @@ def test_documents_without_the_type_of_the_result_are_older(precision: str) -> N
     before = {name: value for name, value in document.items() if name != "result"}
     assert problem_from_json(document).precision == precision
     assert problem_from_json(before) == GemmProblem(f"{precision}s", "T", "N", 5, 6, 7)
-    with pytest.raises(ProblemError, match=f"the result of {precision}gemm is {document['result']}, got 'float32'"):
+    with pytest.raises(
+        ProblemError, match=f"result of {precision}gemm cannot be 'float32': it is {document['result']}"
+    ):
         problem_from_json({**document, "result": "float32"})
 
 

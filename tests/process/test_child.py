@@ -166,7 +166,7 @@ def test_a_child_that_is_killed_while_it_starts_is_started_again(child, kills, k
 def test_children_that_are_all_killed_while_they_start_are_a_worker_error(child, killed_as_they_start):
     to_kill, pids = killed_as_they_start
     to_kill[0] = 100
-    with pytest.raises(WorkerError, match=r"must start .*SIGKILL"):
+    with pytest.raises(WorkerError, match=r"did not start .*SIGKILL"):
         child.start()
     assert (len(pids), child.pid) == (STARTS, None)
 

@@ -75,3 +75,60 @@ def test_a_command_that_leaves_work_behind_ends_at_once_with_its_exit_code(secon
     command = [sys.executable, "-c", LEAVING.format(seconds=seconds, deadline=0.0 if seconds else "float('inf')")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (status, f"the last line{printed}", "")
+
+
+IMPORTING = """
+import os, signal, sys
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+import mltune.__main__
+"""
+
+INTERRUPTED = """
+import os, signal, sys, time
+import mltune.cli
+def command(*arguments, **options):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        if sys.argv[1] == "twice":
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+        raise AttributeError("partially initialized module")
+mltune.cli._command = lambda: command
+mltune.cli.main()
+"""
+
+
+FAILED = """
+import os, signal, sys
+import mltune.cli
+from mltune.api.display import attended
+def command(*arguments, **options):
+    with attended() as attendance:
+        os.kill(os.getpid(), signal.SIGINT)
+        while not attendance["interrupt"]():
+            pass
+        raise mltune.RunError("nothing has ended yet")
+mltune.cli._command = lambda: command
+mltune.cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "times", "said"),
+    [
+        (IMPORTING, "once", ""),
+        (INTERRUPTED, "once", "mltune: interrupted\n"),
+        (INTERRUPTED, "twice", ""),
+        (FAILED, "once", "mltune: nothing has ended yet\n"),
+    ],
+)
+def test_a_command_that_is_interrupted_ends_with_130_and_no_traceback(program, times, said):
+    command = [sys.executable, "-c", f"import signal\nsignal.signal(2, signal.default_int_handler)\n{program}", times]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)

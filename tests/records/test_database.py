@@ -170,7 +170,7 @@ def test_who_was_overtaken_writes_no_more(database_url, tmp_path):
         sql(database_url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mltune'")
         with Store.open(there) as other:
             other.append(trial(1))
-        with pytest.raises(StoreError, match="another has opened that of"):
+        with pytest.raises(StoreError, match="another process has opened the run of"):
             store.append(trial(2))
     assert numbers(here) == [0, 1]
 
@@ -271,7 +271,7 @@ def test_databases_that_are_named_at_the_same_time_are_all_known(monkeypatch, tm
 
 @pytest.mark.parametrize("url", ["sqlite:///x", "postgresql+asyncpg://host/name", "no url", ""])
 def test_what_is_no_url(url):
-    with pytest.raises(UsageError, match="the URL of a database is such as postgresql://user@host/name"):
+    with pytest.raises(UsageError, match="write it as postgresql://user@host/name"):
         parse_url(url)
 
 
@@ -291,7 +291,7 @@ def test_the_directory_of_a_stranger_connects_to_nothing(tmp_path, monkeypatch):
         lambda: Store.open(tmp_path, HEADER),
         lambda: database_of([tmp_path]),
     ):
-        with pytest.raises(RunDirectoryError, match="which was not named here; if you trust it"):
+        with pytest.raises(RunDirectoryError, match=r"which you have not named here, .*; if you trust it"):
             attempt()
     assert not is_written(tmp_path)
 
@@ -346,7 +346,7 @@ def test_the_runs_of_a_database(postgres, tmp_path, monkeypatch):
     assert (first.header, first.directory) == (HEADER, str(tmp_path / "first"))
     assert numbers(directory_of(f"{url}#{first.run.hex[:8]}")) == [0, 1, 2]
     for digits in ("", "0", "zzzz", str(uuid.uuid4())):
-        with pytest.raises(RunDirectoryError, match="are those of 0 runs; list them"):
+        with pytest.raises(RunDirectoryError, match="names 0 runs of the database"):
             directory_of(f"{url}#{digits}")
     sql(url, "UPDATE mltune.runs SET header = 'x', owner = E'\\x1b[31m' WHERE id = %s", first.run)
     assert [run.header for run in list_runs(url)] == [HEADER, None]

@@ -52,7 +52,7 @@ def directory(tmp_path: Path) -> Path:
 def test_nothing_but_a_file_or_folder_of_its_own_is_accepted(directory: Path, name: str, kind: str) -> None:
     KINDS[kind](directory / name)
     for use in (check_directory, is_plan, runs_in, holds_run, lock_directory):
-        with pytest.raises(DamagedRunError, match=rf"but .*/run/{name} is {kind}; remove it"):
+        with pytest.raises(DamagedRunError, match=rf"/run/{name} is {kind}; .*: remove it"):
             use(directory)
     assert not in_use(directory)
     assert os.listdir(directory) == [name]

@@ -165,9 +165,9 @@ def test_it_is_silent_where_its_members_disagree():
 
 def test_only_a_model_of_launches_can_be_used(tmp_path):
     assert launch_model("none") is None
-    with pytest.raises(ModelError, match="softmax is of 'softmax' with 'LANES"):
+    with pytest.raises(ModelError, match="softmax is a model of 'softmax' with 'LANES"):
         launch_model(str(assets("models") / "softmax"))
-    with pytest.raises(ModelError, match="a model has a card, but"):
+    with pytest.raises(ModelError, match="the card of the model,"):
         launch_model(str(tmp_path / "nothing"))
     for suffix in (".json", ".npy"):
         shutil.copy(assets("models") / f"triton{suffix}", tmp_path / f"mine{suffix}")
@@ -175,7 +175,7 @@ def test_only_a_model_of_launches_can_be_used(tmp_path):
     card = (tmp_path / "mine.json").read_text().replace('"kernel": "triton"', '"kernel": "\\u001b[31m"')
     (tmp_path / "other.json").write_text(card)
     shutil.copy(tmp_path / "mine.npy", tmp_path / "other.npy")
-    with pytest.raises(ModelError, match=r"other is of '\\x1b\[31m' with"):
+    with pytest.raises(ModelError, match=r"other is a model of '\\x1b\[31m' with"):
         launch_model(str(tmp_path / "other"))
     content = bytearray((tmp_path / "mine.npy").read_bytes())
     content[len(content) // 2] ^= 1

@@ -87,7 +87,7 @@ class TestConfigurations:
             ("order == 1", UsageError, "use a function"),
             ("limit < 40", UsageError, "use a function"),
             ("block <", ExpressionError, "valid Python arithmetic"),
-            ("__import__('os')", ExpressionError, "an expression consists of"),
+            ("__import__('os')", ExpressionError, "is no part of an expression"),
             ("block > 999", SpaceError, r"no configuration satisfies all restrictions \(block > 999\)"),
         ],
     )

@@ -70,7 +70,7 @@ def test_a_record_of_another_choice_is_refused(session, tmp_path):
     with Store.open(tmp_path / "run", run_header(session, 0, {})) as store, session:
         loop_of(session, store, [5]).run()
 
-        with pytest.raises(RunError, match=r"same choices, but trial 0 .* is configuration 5, not 6"):
+        with pytest.raises(RunError, match=r"trial 0 .* is configuration 5, not 6, .* makes the same choices"):
             loop_of(session, store, [6]).run()
 
 

@@ -69,7 +69,7 @@ def test_a_bundle_is_compared_in_its_default_configuration_or_one_that_is_given(
 
 
 def test_a_bundle_without_a_default_needs_its_whole_configuration():
-    with pytest.raises(UsageError, match=r"has no \[default\]; give the value of every parameter"):
+    with pytest.raises(UsageError, match=r"has no \[default\], .*; give the value of every parameter"):
         made("gemm_simt", "gemm_simt", problem="sgemm", size=512)
     old, _ = made("gemm_simt", "gemm_simt", problem="sgemm", size=512, config=SMALL)
     assert old.configuration == SMALL
@@ -130,7 +130,7 @@ def test_a_winner_of_another_kernel_needs_its_bundle(winner, bundle):
     document["problem"] = {"kind": "arrays", "name": "own", "sizes": {}, "arguments": [array]}
     document["launch"]["sizes_must_satisfy"] = {}
     (winner / "winner.json").write_text(json.dumps(document))
-    with pytest.raises(UsageError, match="its bundle, but none is named; give it: --kernel FOLDER"):
+    with pytest.raises(UsageError, match=r"no bundle is named, .*; give it: --kernel FOLDER"):
         made(winner, winner)
     old, new, answer = made(winner, winner, kernel=bundle)
     assert (old.placed, new.placed, answer.placed.kernel.label) == (None, None, "own")
@@ -147,7 +147,7 @@ def test_kernels_of_two_names_have_the_same_arguments(bundle, tmp_path):
     (other / "kernel.toml").write_text(
         document.replace("[parameters]", 'n = {dtype = "int32", value = 1}\n[parameters]')
     )
-    with pytest.raises(UsageError, match=r"versions have the same arguments, but .* is other\(out, n\)"):
+    with pytest.raises(UsageError, match=r"has other arguments: it is other\(out, n\)"):
         made(bundle, other)
 
 
@@ -210,7 +210,7 @@ HOSTILE_DOCUMENTS = [
     (lambda document: _all_launches(document, "block", ["10**5000", "1", "1"]), "conditions on sizes allow"),
     (lambda document: _all_launches(document, "block", ["n / 1024", "1", "1"]), "conditions on sizes allow"),
     (lambda document: _all_launches(document, "block", ["2048", "1", "1"]), "conditions on sizes allow"),
-    (lambda document: _all_launches(document, "grid", ["m.real", "1", "1"]), "but there is `m.real`"),
+    (lambda document: _all_launches(document, "grid", ["m.real", "1", "1"]), "`m.real` is no part of an expression"),
     (lambda document: document["configurations"][0].update(entry="a\ud800"), "it must be the name of a kernel"),
     (lambda document: _all_launches(document, "launched", [2**40]), "must be less than 2147483648"),
     (lambda document: document["configurations"][0].pop("entry"), "configurations 1.entry is missing"),
@@ -219,7 +219,7 @@ HOSTILE_DOCUMENTS = [
     (lambda document: document.update(dispatcher={}), "dispatcher.nodes is missing"),
     (lambda document: document["dispatcher"]["nodes"].__setitem__(0, [0, 1.0, 0, 0]), "the trees and coefficients"),
     (lambda document: document["dispatcher"]["waves"].pop(), "the trees and coefficients"),
-    (lambda document: document["problem"].update(precision=5), "the precision of its problem must be text"),
+    (lambda document: document["problem"].update(precision=5), "the precision of its problem is no text"),
     (lambda document: document["problem"].update(m="many"), "m"),
     (lambda document: document.update(problem={}), "problem"),
 ]
@@ -276,7 +276,7 @@ def test_what_is_no_version_is_refused_in_one_line(bundle, monkeypatch, name, wo
     "options", [{"within": 0}, {"within": -1}, {"within": 2}, {"confidence": 1}, {"confidence": 0}]
 )
 def test_shares_have_limits(options):
-    with pytest.raises(UsageError, match=r"0 < within <= 0\.5 <= confidence <= 0\.9999 must hold, got"):
+    with pytest.raises(UsageError, match=r"within=.* cannot be: 0 < within <= 0\.5 <= confidence <= 0\.9999 must hold"):
         mltune.gate("reduction", "reduction", **options)
 
 
@@ -296,7 +296,7 @@ def test_a_winner_with_a_strange_block_is_refused_in_words(winner, value):
     document = json.loads((winner / "winner.json").read_text())
     document["launch"]["block"] = ["X", 1, 1]
     (winner / "winner.json").write_text(json.dumps(document).replace('"X"', value))
-    with pytest.raises(MltuneError, match=r"launch\.block item 1 cannot be|an integer has at most 64 bits") as error:
+    with pytest.raises(MltuneError, match=r"launch\.block item 1 cannot be|it may have 64") as error:
         made(winner, winner)
     assert "sys." not in str(error.value)
 

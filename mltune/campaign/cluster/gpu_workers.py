@@ -66,7 +66,7 @@ class Cluster:
         while not (workers := self._answering(client, lost_until=deadline)):
             if time.monotonic() >= deadline:
                 raise UsageError(
-                    f"a campaign on a cluster needs workers with the resource {GPU}, but {self._where} has none: "
+                    f"{self._where} has no worker with the resource {GPU}, which a campaign on a cluster needs: "
                     f"{start}."
                 )
             if not said:
@@ -85,18 +85,18 @@ class Cluster:
             answers = client.run(worker_facts, workers=list(candidates), on_error="return") if candidates else {}
         except (WorkerError, OSError) as error:
             if time.monotonic() >= lost_until:
-                raise WorkerError(f"the scheduler of the cluster {self._where} must answer, but: {error}.") from error
+                raise WorkerError(f"the scheduler of the cluster {self._where} does not answer: {error}.") from error
             return []
         for address, answer in answers.items():
             if isinstance(answer, ImportError | AttributeError):
-                raise UsageError(f"every GPU worker must have mltune, but {address} says: {printable(answer)}.")
+                raise UsageError(f"{address} says: {printable(answer)}; every GPU worker must have mltune.")
             if not isinstance(answer, tuple):
                 continue
             versions_there, devices, reason = answer
             if versions_there["mltune"] != versions_here["mltune"]:
                 raise UsageError(
-                    f"all hosts must have the same version of mltune, but this one has {versions_here['mltune']} and "
-                    f"{address} has {versions_there['mltune']}."
+                    f"this host has mltune {versions_here['mltune']} and {address} has {versions_there['mltune']}; all "
+                    "hosts must have the same version."
                 )
             device, facts = devices[0] if devices else None, candidates[address]
             workers.append(GpuWorker(str(facts["name"]), device, reason, facts["host"]))

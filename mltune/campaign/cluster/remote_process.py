@@ -257,7 +257,7 @@ class _Receiver:
         request = self._request.request
         expected = replace(header, kernel=request.kernel.name, problem=request.problem.to_json())
         if difference := header.difference(expected):
-            raise ValueError(f"a worker sends the records of the run that it was given, but of its own {difference}")
+            raise ValueError(f"the worker sent the records of another run than it was given: {difference}")
 
 
 def _checked(kind: type[Checked], message: Any) -> Checked:

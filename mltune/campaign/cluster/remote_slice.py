@@ -190,7 +190,7 @@ def put_files(directory: Path, files: Mapping[str, bytes]) -> None:
     for name in files:
         folder, *parts = name.split("/")
         if name not in RUN_FILES and (folder != WINNER or not parts or not {"", ".", ".."}.isdisjoint(parts)):
-            raise UsageError(f"a file of a run is {', '.join(RUN_FILES)} or lies in {WINNER}/, got {name!r:.200}.")
+            raise UsageError(f"{name!r:.200} is no file of a run: {', '.join(RUN_FILES)}, or one in {WINNER}/.")
     present = dict(files_in(directory, with_winner=True))
     sent, here = _of_winner(files), _of_winner(present)
     with written_in(directory):

@@ -30,8 +30,8 @@ class Outputs:
             tensors |= {id(tensor): tensor for tensor in _tensors(name, value)}
         if not tensors:
             raise UsageError(
-                "with tolerance= the outputs of configurations are compared, but no tensor can be reached through the "
-                f"arguments {', '.join(arguments)}: leave tolerance out, or pass tensors."
+                f"no tensor can be reached through the arguments {', '.join(arguments)}, but with tolerance= the "
+                "outputs of configurations are compared: leave tolerance out, or pass tensors."
             )
         self._tensors = [tensor.detach() if hasattr(tensor, "detach") else tensor for tensor in tensors.values()]
         self._before = [tensor.clone() for tensor in self._tensors]
@@ -95,8 +95,8 @@ def _tensors(name: str, value: Any, around: tuple[int, ...] = ()) -> Iterator[An
     tensors = [tensor for part in parts if id(part) not in around for tensor in _tensors(name, part, around)]
     if has_address and not tensors:
         raise UsageError(
-            f"with tolerance= everything that a kernel may change is compared, but what is behind the argument {name} "
-            f"({type(value).__name__}) has no {', '.join(_OF_A_TENSOR)}: leave tolerance out, or pass a tensor."
+            f"what is behind the argument {name} ({type(value).__name__}) has no {', '.join(_OF_A_TENSOR)}, but with "
+            "tolerance= everything that a kernel may change is compared: leave tolerance out, or pass a tensor."
         )
     yield from tensors
 

@@ -208,8 +208,7 @@ class Runner:
         except Exception:
             then = self._left_out(config, "the launch ended the CUDA context of its process")
             raise DeviceLostError(
-                f"a launch must leave the CUDA context usable, but after `{config}` it is not ({error}): {then}; start "
-                "the program again."
+                f"the CUDA context is not usable after `{config}` ({error}): {then}; start the program again."
             ) from error
 
     def _left_out(self, config: Any, reason: str) -> str:
@@ -222,7 +221,7 @@ def quantiles_of(measured: Any) -> list[float]:
     """Return what a benchmark returned as three quantiles, infinite where it is no time: that never wins."""
     times_ms: list[float] = np.ravel(measured).astype(float).tolist()
     if times_ms[:1] != [math.inf] and not (times_ms and all(0 < time_ms < math.inf for time_ms in times_ms)):
-        law = "do_bench must return milliseconds above 0"
-        warnings.warn(f"{law}, got {measured!r}: such a configuration is not taken.", MltuneWarning, stacklevel=2)
+        fact = f"do_bench returned {measured!r}; it must return milliseconds above 0"
+        warnings.warn(f"{fact}: such a configuration is not taken.", MltuneWarning, stacklevel=2)
         return FAILED
     return times_ms if len(times_ms) == len(FAILED) else times_ms[:1] * len(FAILED)

@@ -90,7 +90,7 @@ class TritonTuning:
         if self._error is not None and all(math.isinf(quantiles[0]) for quantiles in self.times.values()):
             raise self._error
         if not self.times:
-            raise RunError(f"at least one configuration must compile, but none of {count} does: {self._reason}")
+            raise RunError(f"none of {count} configurations compiles: {self._reason}")
         times = {config: self.times[config] for config in self.configs if config in self.times}
         return raced(times, self.configs[0], self._runner)
 

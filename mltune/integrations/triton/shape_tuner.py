@@ -60,7 +60,7 @@ def _load(file: str, kernel: str, names: Sequence[str], options: Row) -> tuple[A
     specification.loader.exec_module(module)
     autotuned = getattr(module, kernel, None)
     if not isinstance(autotuned, own_autotuner()):
-        raise UsageError(f"a kernel has configurations, but {kernel} is not decorated with autotune (outermost) there.")
+        raise UsageError(f"{kernel} is not decorated with autotune (outermost) there, so it has no configurations.")
     inspect.signature(module.arguments).bind(**dict.fromkeys(names))
     own = {} if autotuned._do_bench is None else {"do_bench": autotuned._do_bench}
     searches = [
@@ -95,7 +95,7 @@ def _tuned(arguments: Any, autotuned: Any, tuners: Sequence[Any]) -> Row:
     total_s = {config: _time_s(autotuned, launches, config) for config in measured if config in finalists}
     best = preferred(total_s, first)  # the default stays where nothing is faster by more than the noise
     if total_s[best] == math.inf:
-        raise UsageError(f"one of the configurations must run, but none of {len(measured)} that were measured does.")
+        raise UsageError(f"none of {len(measured)} configurations that were measured runs.")
     return {
         "configuration": _written(best),
         "median_s": total_s[best],

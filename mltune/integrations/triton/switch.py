@@ -98,5 +98,5 @@ def not_taken_over() -> dict[str, str]:
 def _report() -> None:
     if reasons := not_taken_over():
         listed = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
-        law = "mltune tunes kernels that go through the run of Triton's Autotuner"
-        warnings.warn(MltuneWarning(f"{law}, but these {len(reasons)} were tuned without it: {listed}."), stacklevel=2)
+        law = "it tunes those that go through the run of Triton's Autotuner."
+        warnings.warn(MltuneWarning(f"{len(reasons)} kernels were tuned without mltune: {listed}; {law}"), stacklevel=2)

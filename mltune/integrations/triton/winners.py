@@ -131,7 +131,7 @@ class Winners:
                     kernel = self.fields["kernel"]
                     law = "one process at a time tunes a kernel for a key"
                     warnings.warn(
-                        f"{law}, but this one tunes {kernel}, too: its lock is held by {error}.",
+                        f"this process tunes {kernel}, too, whose lock is held by {error}; {law}.",
                         MltuneWarning,
                         stacklevel=3,
                     )

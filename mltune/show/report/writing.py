@@ -211,8 +211,7 @@ def _into(folder: Path) -> Iterator[None]:
         raise RunError(f"{error}; a report is written elsewhere with --out.") from error
     except OSError as error:
         raise RunError(
-            f"a report is written to a folder with room for it, but {folder} cannot be written: {reason(error)}; "
-            "write it elsewhere with --out."
+            f"the folder of the report, {folder}, cannot be written: {reason(error)}; write it elsewhere with --out."
         ) from error
 
 
@@ -246,8 +245,8 @@ def copy_winner(winner: Path, target: Path, folder: Path) -> bool:
     """
     files = _files(winner)
     if files is None:
-        law = f"a winner's folder has at most {MOST_FILES} files and {MOST_BYTES} bytes"
-        warnings.warn(f"{law}, but {winner} has more and is not copied.", MltuneWarning, stacklevel=1)
+        fact = f"{winner} has more than {MOST_FILES} files or {MOST_BYTES} bytes, the most of a winner's folder"
+        warnings.warn(f"{fact}, and is not copied.", MltuneWarning, stacklevel=1)
         return False
     try:
         replace_folder_atomically(target, WINNER_FOLDER.own(files), WINNER_FOLDER, inside=folder)

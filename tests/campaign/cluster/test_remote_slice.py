@@ -45,7 +45,7 @@ def test_a_full_disk_is_told(tmp_path):
     for files in ({"siblings.json": bytes(100)}, {"winner/kernel.cu": bytes(100)}):
         resource.setrlimit(resource.RLIMIT_FSIZE, (7, limits[1]))
         try:
-            with pytest.raises(DiskFullError, match=rf"needs room on the disk, but {tmp_path}/\w+") as full:
+            with pytest.raises(DiskFullError, match=rf"cannot be written {tmp_path}/\w+") as full:
                 put_files(tmp_path, files)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -62,7 +62,7 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_leaves_the_directory_or_touches_the_store(name, tmp_path):
-    with pytest.raises(UsageError, match=r"a file of a run is siblings.json, siblings.npy or lies in winner/"):
+    with pytest.raises(UsageError, match=r"is no file of a run: siblings.json, siblings.npy, or one in winner/"):
         put_files(tmp_path, {"siblings.npy": b"y", name: b"x"})
     assert list(tmp_path.iterdir()) == []
 
