@@ -41,7 +41,7 @@ def test_killed_and_resumed_it_has_the_records_of_files(learned, postgres, tmp_p
     listed = program.answer("show", url)
     assert {entry["run"] for entry in listed} == {_number(run) for run in runs_in(directory)}
     assert sum(entry["trials"] for entry in listed) == 160
-    assert not any(entry["running"] for entry in listed)
+    assert wait_until(lambda: not any(entry["running"] for entry in program.answer("show", url)))
     one, cache = listed[0], {"XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_DATA_HOME": str(tmp_path / "data")}
     shown = program.answer("show", f"{url}#{one['run'][:8]}", **cache)
     assert shown["best"][0]["median_s"] == one["best_s"]

@@ -71,7 +71,6 @@ def uninterrupted(kernels, tmp_path_factory):
     return directory
 
 
-@pytest.mark.system
 def test_every_kernel_begins_and_the_rest_goes_to_the_better_one(uninterrupted):
     trials = {slug: len(records) for slug, records in records_of(uninterrupted).items()}
     assert trials["poor"] == 16

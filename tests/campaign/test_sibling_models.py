@@ -42,7 +42,6 @@ def uninterrupted(tmp_path_factory):
     return run_plan(placed(PLAN), tmp_path_factory.mktemp("models") / "campaign").directory
 
 
-@pytest.mark.system
 def test_the_second_problem_starts_from_a_model_of_the_first(uninterrupted):
     (told,) = (event for event in events_of(uninterrupted) if event["event"] == "model")
     assert (told["slug"], told["detail"]) == (SECOND, FIRST)
@@ -90,7 +89,6 @@ def test_a_run_learns_from_the_runs_beside_it(uninterrupted, second, tmp_path):
     assert earlier_sweeps(second, tmp_path / "new") == ()
 
 
-@pytest.mark.system
 def test_what_was_measured_here_and_a_model_count_together(uninterrupted, second, tmp_path):
     shutil.copytree(uninterrupted / "problems" / FIRST, tmp_path / "single")
     sweeps = earlier_sweeps(second, tmp_path / "new")

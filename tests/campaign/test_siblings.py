@@ -34,7 +34,6 @@ def known(directory):
     return found
 
 
-@pytest.mark.system
 def test_the_second_problem_measures_the_winner_of_the_first_before_all_else(uninterrupted):
     """The winner is that of the first time slice: the problem has another one after the second has begun."""
     after_its_slice = read_run(uninterrupted / "problems" / FIRST).records.take(slice(0, 32))

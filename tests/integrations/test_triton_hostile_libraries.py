@@ -150,6 +150,7 @@ class TestProcesses:
         again, _ = answers(program("honest", "faulty"))
         assert [measured for *_, measured in again] == [1, 1]
 
+    @pytest.mark.nightly  # in one process it is tested where winners are
     def test_without_a_folder_for_winners_each_process_tunes(self, program):
         for _ in range(2):
             tuned, said = answers(program("honest", MLTUNE_WISDOM="/proc/none/wisdom.json"))

@@ -185,17 +185,13 @@ HOSTILE = {
 """Documents, and a word of the message with which each is refused; None for those that are read."""
 
 
-SLOW = {"coupled by wide rules", "coupled pairs"}
+SLOW = {"coupled by wide rules": pytest.mark.nightly, "coupled pairs": pytest.mark.system}
 """What is refused after seconds."""
 
 
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(name, marks=pytest.mark.system) if name in SLOW else name
-        for name, (_, word) in HOSTILE.items()
-        if word
-    ],
+    [pytest.param(name, marks=SLOW.get(name, ())) for name, (_, word) in HOSTILE.items() if word],
 )
 def test_a_hostile_document_is_refused_in_bounded_time_and_memory(tmp_path: Path, case: str) -> None:
     document, word = HOSTILE[case]

@@ -144,7 +144,9 @@ def test_python_formulas_and_c_have_one_value_or_all_refuse(tmp_path):
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [50, pytest.param(200, marks=pytest.mark.nightly), pytest.param(2000, marks=pytest.mark.slow)]
+)
 def test_large_expressions_have_one_value_or_all_refuse(tmp_path, count):
     rng = np.random.default_rng(1)
     check(tmp_path, [drawn(rng, int(rng.integers(1, 6))) for _ in range(count)])

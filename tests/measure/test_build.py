@@ -201,12 +201,18 @@ def test_a_late_compile_is_killed_and_the_next_one_works(started, monkeypatch):
 @pytest.fixture
 def started(monkeypatch):
     """Return the process ids of the compilers that have started, as a list that grows."""
-    pids, start = [], Child.start
+    pids, own, make, start = [], [], Child.__init__, Child.start
+
+    def made(child, *arguments, **options):
+        make(child, *arguments, **options)
+        own.append(child)  # a thread of an earlier test may still start one
 
     def noted(child):
         start(child)
-        pids.append(child.pid)
+        if child in own:
+            pids.append(child.pid)
 
+    monkeypatch.setattr(Child, "__init__", made)
     monkeypatch.setattr(Child, "start", noted)
     return pids
 
@@ -217,7 +223,7 @@ def stop_first(count, started, monkeypatch):
 
     def stopped(child):
         start(child)
-        if len({*started}) <= count:
+        if child.pid in started and len({*started}) <= count:
             os.kill(child.pid, signal.SIGSTOP)
 
     monkeypatch.setattr(Child, "start", stopped)

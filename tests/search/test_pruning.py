@@ -43,7 +43,6 @@ def played(space):
     return pruner, play(pruner, space[1])
 
 
-@pytest.mark.system
 def test_best_is_found_and_most_is_left_out(space, played):
     pruner, _ = played
     fast = space[1] >= np.nanmax(space[1]) - np.log1p(0.02)
@@ -52,7 +51,6 @@ def test_best_is_found_and_most_is_left_out(space, played):
     assert pruner.measured.mean() < 0.4
 
 
-@pytest.mark.system
 def test_every_configuration_is_asked_for_at_most_once(played):
     pruner, rounds = played
     asked = np.concatenate([indices for one in rounds for indices in (one.chosen, one.beside)])

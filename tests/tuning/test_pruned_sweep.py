@@ -101,7 +101,6 @@ def test_interrupted_sweep_goes_on_with_the_same_decisions(swept, records, tmp_p
     assert resumed == sorted(records, key=lambda one: one.number)
 
 
-@pytest.mark.system
 def test_finished_sweep_answers_the_same_again(swept):
     again = pruned_sweep(request(swept[1]), Promise())
 
