@@ -169,7 +169,7 @@ class TestRefusals:
             (('"xgemm_titan_rtx"', '"convolution_rtx_a4000"'), ("each problem once",)),
             (('"32 trials"', '"32 trials"\ndevices = ["cuda:0"]'), ("replayed as a whole",)),
             (("datasets", 'kernel = "gemm_simt"\ndatasets'), ("its own kernel", "convolution")),
-            (("datasets", "hours = 3\ndatasets"), ("problems 1", "excludes hours")),
+            (("datasets", "hours = 3\ndatasets"), ("problems 1", "hours beside `datasets`")),
         ],
     )
     def test_a_replayed_plan_too(self, change, parts):
