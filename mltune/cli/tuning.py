@@ -104,10 +104,10 @@ def _tune_shapes(
     excess = [name for name in options if options[name] not in (None, [], usual.get(name))]
     if shapes is None or excess:
         alone = "--export" if export else "--overwrite" if of_files["overwrite"] else "--keep-default"
-        fact = f"--{excess[0]} beside --shapes" if excess else f"{alone} without --shapes"
+        fact = f"--{excess[0]} was given beside --shapes" if excess else f"{alone} was given without --shapes"
         law = "--shapes goes with --trials, --seed, --run, --wisdom, --export, --overwrite and --keep-default"
-        raise UsageError(f"there is {fact}; {law}.")
-    folders = {form: path("--export")(folder) for form, _, folder in (text.partition("=") for text in export)}
+        raise UsageError(f"{fact}; {law}.")
+    folders = {form: path(f"--export {form}=")(folder) for form, _, folder in (text.partition("=") for text in export)}
     try:
         document = api.tune_shapes(options["problem"] or "", shapes, **own, export=folders, progress=_say)
     except KeyboardInterrupt:

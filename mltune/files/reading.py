@@ -208,7 +208,7 @@ def _checked(document: Any) -> Any:
                 if kind is dict or kind is list:
                     below.append(part)
                 elif kind is int and not -_LARGEST_INTEGER <= part < _LARGEST_INTEGER:
-                    raise ValueError(f"an integer has {part.bit_length()} bits; it may have 64")
+                    raise ValueError(f"an integer has {part.bit_length()} bits; it may have 64 bits")
         if not below:
             return document
         level = below

@@ -444,7 +444,7 @@ def test_times_that_are_known_are_not_measured_again(build, tmp_path):
 def test_damaged_times_are_refused(build, tmp_path):
     build()
     (tmp_path / "run" / CROSS).write_text('{"times": {"sgemm NN 64": {"x": -1}}}')
-    with pytest.raises(DamagedRunError, match="holds times by size and candidate"):
+    with pytest.raises(DamagedRunError, match="the times by size and candidate, cannot be read"):
         build()
 
 

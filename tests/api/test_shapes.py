@@ -195,11 +195,11 @@ def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--shapes", "shapes.csv", "--no-skip"), "there is --skip, too"),
-        (("--shapes", "shapes.csv", "--m", "5"), "there is --m, too"),
-        (("--export", "vllm-moe=out"), "there is --export without --shapes"),
-        (("--keep-default",), "there is --keep-default without --shapes"),
-        (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export is empty, but it is a path"),
+        (("--shapes", "shapes.csv", "--no-skip"), "--skip was given beside --shapes"),
+        (("--shapes", "shapes.csv", "--m", "5"), "--m was given beside --shapes"),
+        (("--export", "vllm-moe=out"), "--export was given without --shapes"),
+        (("--keep-default",), "--keep-default was given without --shapes"),
+        (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export vllm-moe= is empty, but it is a path"),
         (("--shapes", ""), "--shapes is empty, but it is a path"),
         ((), "FILE.py:KERNEL with --shapes"),
     ],

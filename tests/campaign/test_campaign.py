@@ -166,7 +166,7 @@ def test_another_plan_is_refused_and_a_larger_budget_is_not(tmp_path):
 
 
 def test_the_directory_of_a_single_run_is_refused(uninterrupted):
-    with pytest.raises(RunDirectoryError, match="that of a single run"):
+    with pytest.raises(RunDirectoryError, match="the directory of a single run"):
         carry_out(PLAN, runs_in(uninterrupted.directory)[0])
 
 

@@ -51,7 +51,7 @@ def test_the_problem_is_by_default_that_of_the_kernels_recordings(tmp_path):
 def test_what_is_there_is_not_replaced(tmp_path):
     (tmp_path / "t.csv").write_text(TABLE)
     words = ("datasets", "import", "t.csv", *OPTIONS, "--gpu", "unknown", "--out")
-    assert_refused(command(*words, ".", cwd=tmp_path), "what is read is not replaced", "t.csv")
+    assert_refused(command(*words, ".", cwd=tmp_path), "which is read and not replaced", "t.csv")
     assert command(*words, "mine", cwd=tmp_path).returncode == 0
     assert_refused(command(*words, "mine", cwd=tmp_path), "mine/t.json exists")
     assert command(*words, "mine", "--overwrite", cwd=tmp_path).returncode == 0

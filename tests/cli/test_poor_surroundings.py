@@ -82,7 +82,7 @@ def test_commands_work_in_a_directory_whose_name_is_no_utf_8(tmp_path):
 def test_too_little_address_space_is_said_in_words(tmp_path, megabytes):
     done = mltune(*TUNE, cwd=tmp_path, before=f"ulimit -v {megabytes * 1024}", MALLOC_ARENA_MAX="1")
     assert done.returncode == 1
-    assert "needs more memory" in said(done)
+    assert "not enough memory" in said(done)
     assert "ulimit -v" in said(done)
 
 

@@ -51,7 +51,7 @@ def test_winners_are_carried(wisdom, tmp_path):
     ("arguments", "part"),
     [
         (("export", "winners", "--gpu", "NVIDIA H201"), "did you mean 'NVIDIA H200'?"),
-        (("import", "missing"), "winners are read from a folder, but missing: there is no such file or folder."),
+        (("import", "missing"), "no winners can be read from missing: there is no such file or folder."),
         (("import", "."), "is no wisdom of mltune"),
         (("import",), "a folder that `mltune triton export` wrote"),
     ],

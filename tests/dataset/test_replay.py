@@ -71,7 +71,7 @@ def test_failures_are_replayed_where_they_happened(dataset):
     builder, runner = ReplayBuilder(dataset), ReplayRunner(dataset)
     late = builder.submit(LATE_BUILD).result()
     assert (late.state, late.detail, late.compile_s) == (TrialState.TIMEOUT, "the compiler was late", 60.0)
-    with pytest.raises(DatasetError, match="only a build in state ok"):
+    with pytest.raises(DatasetError, match="has no build in state ok"):
         runner.submit(LATE_BUILD, late)
     build = builder.submit(LATE_RUN).result()
     assert (build.state, build.detail) == (TrialState.OK, "")
@@ -82,9 +82,9 @@ def test_failures_are_replayed_where_they_happened(dataset):
 
 def test_what_was_not_recorded_cannot_be_had(dataset):
     for configuration in ({"BLK_M": 48, "UNROLL": 1}, {"BLK_M": 16}, {}):
-        with pytest.raises(DatasetError, match="dataset recorded does not hold"):
+        with pytest.raises(DatasetError, match="is not recorded in dataset recorded"):
             ReplayBuilder(dataset).submit(configuration)
-        with pytest.raises(DatasetError, match="dataset recorded does not hold"):
+        with pytest.raises(DatasetError, match="is not recorded in dataset recorded"):
             ReplayRunner(dataset).submit(configuration, Build(TrialState.OK))
 
 

@@ -104,7 +104,7 @@ def test_cards_of_one_generation_are_alike():
         ("GPU", "device cannot be 'GPU': it must be a table"),
         (None, "device cannot be None: it must be a table"),
         (["name"], "device cannot be .*: it must be a table"),
-        (H200.to_json() | {"warp_size": 48}, "warp_size is one of"),
+        (H200.to_json() | {"warp_size": 48}, "warp_size cannot be 48: it is one of"),
     ],
 )
 def test_what_is_no_device_is_refused(document, law):

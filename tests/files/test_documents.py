@@ -32,13 +32,13 @@ def test_depth_is_allowed_up_to_the_limit() -> None:
     ids=lambda text: text[:12],
 )
 def test_deep_toml_is_refused_at_once(text: str) -> None:
-    with at_most_cpu_s(10.0), pytest.raises(ValueError, match="at most 32 levels"):
+    with at_most_cpu_s(10.0), pytest.raises(ValueError, match="more than 32 levels"):
         parse_toml(text)
 
 
 @pytest.mark.parametrize("text", ["[" * 1_000_000, '{"a":' * 100_000, "[" * 33 + "]" * 33], ids=["open", "keys", "33"])
 def test_deep_json_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="at most 32 levels"):
+    with pytest.raises(ValueError, match="more than 32 levels"):
         parse_json(text)
 
 

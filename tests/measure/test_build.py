@@ -168,9 +168,9 @@ def test_negative_values_are_macros_too():
     [
         ('extern "C" __global__ void entry() { undeclared = 1; }', "undeclared"),
         ("#error not this one", "not this one"),
-        ("__global__ void other() {}", "the source must define the kernel"),
-        ('extern "C" __global__ void other() {}', "the source must define the kernel 'entry'"),
-        ("", "the source must define the kernel"),
+        ("__global__ void other() {}", "the source does not define the kernel"),
+        ('extern "C" __global__ void other() {}', "does not contain the kernel 'entry'"),
+        ("", "the source does not define the kernel"),
         (
             'extern "C" __global__ void entry(int* o) { __shared__ int s[20000]; s[o[0]] = 1; o[1] = s[o[2]]; }',
             "shared",

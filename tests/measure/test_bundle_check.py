@@ -256,7 +256,7 @@ def test_the_facts_of_a_mistake_are_told(tmp_path: Path) -> None:
     wider = mltune.check(arrays_bundle(tmp_path, BROKEN["a-wider-argument"][1]), time=300.0).checked.faults
     defined = mltune.check(arrays_bundle(tmp_path, BROKEN["a-parameter-that-is-defined"][1]), time=300.0).checked.faults
 
-    told = "must be int64, as the argument n, but the source has an integer of 32 bits"
+    told = "is an integer of 32 bits, not int64, as the argument n"
     assert [fault.reason for fault in wider] == [f"arguments.n: parameter 3 of scale {told}"]
     assert "kernel.cu(1) defines" in defined[0].reason
 

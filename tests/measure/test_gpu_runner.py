@@ -176,7 +176,7 @@ def test_what_is_under_way_at_the_end_of_a_runner_does_not_hold_up_the_next(serv
         assert ask(after, "").result().state is TrialState.OK
 
     assert waiting.cancelled()
-    with pytest.raises(WorkerError, match="it was given up"):
+    with pytest.raises(WorkerError, match="was given up"):
         hanging.result()
 
 

@@ -186,7 +186,7 @@ def test_a_damaged_wisdom_is_an_error_only_where_it_was_named(tmp_path, monkeypa
     monkeypatch.setenv("MLTUNE_WISDOM", str(damaged))
     with pytest.warns(MltuneWarning, match="It is not used"):
         assert predict(PlacedKernel(load_kernel("gemm_shared"), SGEMM, device)).choices[0].source == "expected"
-    with pytest.raises(WisdomError, match="must be a wisdom"):
+    with pytest.raises(WisdomError, match="is no wisdom"):
         predict(PlacedKernel(load_kernel("gemm_shared"), SGEMM, device), wisdom=damaged)
     with pytest.raises(WisdomError, match=r"there is no .*none\.json"):
         predict(PlacedKernel(load_kernel("gemm_shared"), SGEMM, device), wisdom=tmp_path / "none.json")

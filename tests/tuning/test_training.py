@@ -112,7 +112,7 @@ def test_a_model_learns_from_runs(tmp_path):
     (found,) = datasets_of_runs(tmp_path / "plan")
     assert (found.manifest.name, len(found)) == ("long", 70)
     assert train([found]).facts["datasets"]["long"]["rows"] == 70
-    with pytest.raises(ModelError, match="runs of 50 times or more"):
+    with pytest.raises(ModelError, match="run of 50 times or more"):
         datasets_of_runs(tmp_path / "plan" / "problems" / "short")
 
 
@@ -137,7 +137,7 @@ def test_a_folder_holds_datasets():
 
 def test_a_model_is_of_one_kernel(datasets):
     both = [datasets[0], load_dataset("xgemm_titan_rtx")]
-    with pytest.raises(ModelError, match="there are timings of clblast_xgemm, convolution; name it: --kernel"):
+    with pytest.raises(ModelError, match=r"there are timings of clblast_xgemm, convolution, .*; name it: --kernel"):
         train(both)
     with pytest.raises(ModelError, match="'convolutio' is no kernel in the datasets; did you mean 'convolution'"):
         train(both, kernel="convolutio")
@@ -149,7 +149,7 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
     """models/train.sh must be run again after datasets/ has changed."""
     from mltune.kernel.reader import is_bundle, load_kernel
 
-    manifests = [one for one in list_datasets() if is_bundle(one.kernel) and not one.name.endswith("-merged")]
+    manifests = [one for one in list_datasets() if is_bundle(one.kernel) and one.kind != "search"]
     for kernel in sorted({manifest.kernel for manifest in manifests}):
         card = load_card(folders.assets("models") / kernel)
         hashes = {name: origin["sha256"] for name, origin in card.facts["datasets"].items()}

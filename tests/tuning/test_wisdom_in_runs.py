@@ -141,7 +141,7 @@ def test_an_interrupted_run_adds_nothing(run, tmp_path):
 
 def test_a_named_wisdom_that_is_damaged_is_an_error_and_the_users_is_a_warning(run, tmp_path):
     (tmp_path / "wisdom.json").write_text("nonsense")
-    with pytest.raises(WisdomError, match="must be a wisdom"):
+    with pytest.raises(WisdomError, match="is no wisdom"):
         run(tmp_path / "run", wisdom=tmp_path / "wisdom.json")
     session = open_session(TuneRequest(MANIFEST.problem, KERNEL, TARGET))
     header = run(tmp_path / "third").header

@@ -93,7 +93,7 @@ def test_it_can_be_switched_off(run, tmp_path):
 
 def test_a_damaged_file_of_the_user_is_a_warning_and_stays_as_it_is(run, tmp_path):
     (tmp_path / "wisdom.json").write_text("nonsense")
-    with pytest.warns(UserWarning, match="must be a wisdom") as warned:
+    with pytest.warns(UserWarning, match="is no wisdom") as warned:
         result = run("first")
     assert len(warned) == 2
     assert result.best is not None
