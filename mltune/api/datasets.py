@@ -195,7 +195,7 @@ def export_dataset(
     from mltune.files.atomic import write_file_atomically
 
     if os.path.lexists(file) and not overwrite:
-        raise UsageError(f"{file} exists and is not replaced; choose another name, or --overwrite.")
+        raise UsageError(f"{file} exists; choose another name, or --overwrite.")
     loaded = load_dataset(dataset)
     write_file_atomically(Path(file), exporting.FORMATS[format](loaded).encode())
     return loaded

@@ -169,7 +169,7 @@ def train(
 
     for file in (file_of(Path(out), suffix) for suffix in SUFFIXES):
         if os.path.lexists(file) and not overwrite:
-            raise UsageError(f"{file} exists, and a model is not replaced; choose another name, or --overwrite.")
+            raise UsageError(f"{file} exists; choose another name, or --overwrite.")
     names = [datasets] if isinstance(datasets, str | Path) else datasets
     loaded = [dataset for name in names for dataset in find_datasets(str(name))]
     model = train_model(loaded, kernel=kernel, seed=seed)

@@ -117,7 +117,7 @@ def test_a_model_is_trained_and_loaded():
     trained = mltune.train("h200-transpose-8192x8192-random", "models/mine", seed=1)
     loaded = mltune.load_model("models/mine")
     assert (loaded.kernel, loaded.parameters) == (trained.kernel, trained.parameters)
-    with pytest.raises(UsageError, match="a model is not replaced"):
+    with pytest.raises(UsageError, match="exists; choose another name, or --overwrite"):
         mltune.train("h200-transpose-8192x8192-random", "models/mine")
     assert mltune.load_model("gemm_simt").kernel == "gemm_simt"
 
@@ -142,7 +142,7 @@ def test_timings_of_others_are_imported_merged_and_exported(printed, tmp_path):
     merged, _ = mltune.merge_datasets(pair, out="data")
     assert (merged.manifest.name, len(merged)) == ("one-merged", 3)
     assert len(mltune.export_dataset("data/one-merged.parquet", "cache.json", format="kernel-tuner")) == 3
-    with pytest.raises(UsageError, match="is not replaced"):
+    with pytest.raises(UsageError, match="exists; choose another name"):
         mltune.export_dataset("data/one-merged.parquet", "cache.json", format="t4")
     command = f"datasets merge {' '.join(pair)} --out data --overwrite --json"
     assert printed(command)[0] == {"dataset": "data/one-merged.parquet", "rows": 3, "counts": merged.manifest.counts}
@@ -163,7 +163,7 @@ def test_a_wisdom_is_checked(tmp_path):
     mltune.tune(trials=20, device=REPLAY, wisdom="wisdom.json", **SIMPLE)
     found = mltune.check_wisdom("wisdom.json", device=REPLAY)
     assert (found.passed, found.misses, len(found.entries)) == (True, 0, found.to_json()["measured"])
-    with pytest.raises(UsageError, match="there is no nowhere"):
+    with pytest.raises(UsageError, match="there is no wisdom nowhere"):
         mltune.check_wisdom("nowhere")
 
 

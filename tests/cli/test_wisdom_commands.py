@@ -93,10 +93,10 @@ def test_a_wisdom_of_which_nothing_can_be_checked_does_not_pass(files, tmp_path)
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (("merge", "no.json", "--out", "x.json"), "there is no no.json"),
-        (("check", "no.json"), "there is no no.json"),
-        (("show", "no.json"), "there is no no.json"),
-        (("export", "--kernel", "x", "--wisdom", "no.json", "--out", "x.json"), "there is no no.json"),
+        (("merge", "no.json", "--out", "x.json"), "there is no wisdom no.json"),
+        (("check", "no.json"), "there is no wisdom no.json"),
+        (("show", "no.json"), "there is no wisdom no.json"),
+        (("export", "--kernel", "x", "--wisdom", "no.json", "--out", "x.json"), "there is no wisdom no.json"),
         (("show",), "MLTUNE_WISDOM is none"),
         (("show", __file__), "is no wisdom of mltune"),
         (("check", "--sample", "0"), "--sample cannot be 0"),
