@@ -82,7 +82,7 @@ def test_without_a_gpu_the_call_is_checked_and_the_next_step_is_said(tmp_path):
     assert message.endswith("Make the same call on a machine with a GPU.")
     assert len(refusal.traceback) <= 3
     assert not (tmp_path / "run").exists()
-    law = r"must be float32, as the argument .*\. Correct this, then call tune_kernel on a machine with"
+    law = r"not float32, as the argument .*\. Correct this, then call tune_kernel on a machine with"
     with pytest.raises(DeviceError, match=law):
         call(tmp_path, arguments=[ARRAY, ARRAY, np.float32(1)])
 

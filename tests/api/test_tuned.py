@@ -185,7 +185,7 @@ class TestBadInput:
         ("given", "words"),
         [
             ((Array(10, dtype="float64"), Array(10), np.float32(2), np.int32(10)), "a pointer to float64"),
-            ((Array(10), Array(10), np.float32(2)), "the source has 4"),
+            ((Array(10), Array(10), np.float32(2)), "has 4 parameters, not one for each of 3"),
             ((Array(10), Array(10), np.float32(2), np.int64(10)), "parameter 4 of add is .*, not int64"),
         ],
     )

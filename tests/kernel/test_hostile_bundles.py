@@ -143,7 +143,7 @@ HOSTILE = {
     "a circle of 200": (bundle(derived=chain(200) | {"f0": "f199"}), "circle"),
     "2,000 restrictions": (bundle(restrictions=[f"P0 != {i}" for i in range(2000)]), "restrictions"),
     "many parts": (bundle(restrictions=[f"P0 != {i}" + " + P1" * 130 for i in range(99)]), "nested"),
-    "many wide parts": (bundle(restrictions=[f"min({'P0, ' * 180}{i}) == 0" for i in range(99)]), "10000 parts"),
+    "many wide parts": (bundle(restrictions=[f"min({'P0, ' * 180}{i}) == 0" for i in range(99)]), "at most 10000"),
     "parentheses": (bundle(restrictions=["(" * 400 + "1" + ")" * 400]), "restrictions"),
     "signs": (bundle(restrictions=["-" * 900 + "1"]), "restrictions"),
     "negations": (bundle(restrictions=["not " * 200 + "1"]), "restrictions"),

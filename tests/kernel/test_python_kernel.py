@@ -98,7 +98,7 @@ def test_a_configuration_without_a_grid_fails_alone(made: Any) -> None:
     with NvrtcBuilder(kernel, kernel.arrays.problem(), "sm_90", workers=1) as builder:
         builds = [builder.submit(configuration(block)).result() for block in (32, 64)]
     assert [build.state for build in builds] == ["compile_error", "ok"]
-    assert "grid_div_x must be positive" in builds[0].detail
+    assert "it must be positive" in builds[0].detail
 
 
 def test_blocks_have_their_own_names(made: Any) -> None:
@@ -178,9 +178,11 @@ def test_values_of_any_type_are_restricted_as_they_are(made: Any) -> None:
         valid(made(parameters=parameters, restrictions="T + 1 > 2"))
 
 
-@pytest.mark.parametrize("restrictions", ["TILE > 4", lambda p: False])
-def test_a_space_without_configurations_is_refused(made: Any, restrictions: Any) -> None:
-    with pytest.raises(SpaceError, match="satisfies every restriction"):
+@pytest.mark.parametrize(
+    ("restrictions", "fact"), [("TILE > 4", "none .* satisfies every restriction"), (lambda p: False, "table is empty")]
+)
+def test_a_space_without_configurations_is_refused(made: Any, restrictions: Any, fact: str) -> None:
+    with pytest.raises(SpaceError, match=fact):
         assert placed(made(restrictions=restrictions)).space.count
 
 

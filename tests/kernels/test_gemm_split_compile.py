@@ -43,5 +43,5 @@ def test_it_compiles_for_hopper(precision: str, op_a: str, op_b: str, width: int
 
 
 def test_another_architecture_is_refused() -> None:
-    with pytest.raises(UsageError, match="gemm_split is for sm_90a and the device is sm_100"):
+    with pytest.raises(UsageError, match="gemm_split is for sm_90a alone, but the device is sm_100"):
         NvrtcBuilder(KERNEL, GemmProblem("s", "N", "N", 64, 64, 64), "sm_100", workers=1)

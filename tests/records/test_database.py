@@ -391,9 +391,15 @@ def test_one_bad_row_hides_no_other_run(bad_url, mltune, tmp_path, change, seen)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("UPDATE mltune.runs SET header = repeat('[', 100000000) WHERE id = %s", "texts of runs have at most"),
-        ("UPDATE mltune.facts SET value = repeat('[', 100000000) WHERE run = %s", "texts of facts have at most"),
-        ("UPDATE mltune.trials SET detail = repeat('x', 100000000) WHERE run = %s", "texts of trials have at most"),
+        ("UPDATE mltune.runs SET header = repeat('[', 100000000) WHERE id = %s", "table runs have 1000000.. b"),
+        (
+            "UPDATE mltune.facts SET value = repeat('[', 100000000) WHERE run = %s",
+            "table facts have 1000000.. b",
+        ),
+        (
+            "UPDATE mltune.trials SET detail = repeat('x', 100000000) WHERE run = %s",
+            "table trials have 1000000.. b",
+        ),
     ],
 )
 def test_a_text_that_is_too_long_is_not_fetched(database_url, tmp_path, monkeypatch, change, words):

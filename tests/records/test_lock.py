@@ -26,7 +26,7 @@ def test_what_the_file_holds_does_not_reach_the_terminal(tmp_path):
     held = lock_directory(tmp_path)
     (tmp_path / FILE).touch()  # without a run, a file that is no lock of mltune is refused before
     (tmp_path / LOCK).write_text("\x1b[2J")
-    with pytest.raises(RunDirectoryError, match=r"in use by an unknown process;"):
+    with pytest.raises(RunDirectoryError, match=r"in use by an unknown process, and"):
         lock_directory(tmp_path)
     os.close(held)
 

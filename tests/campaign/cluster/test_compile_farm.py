@@ -107,14 +107,14 @@ def test_equal_builds_are_one_task(cluster):
 def test_a_worker_with_another_compiler_is_left_out(cluster):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mltune.measure.compile_farm.__version__", "0.0")
-        with pytest.raises(WorkerError, match=r"mltune 0\.0, .*but tcp"):
+        with pytest.raises(WorkerError, match=r"tcp://.* has mltune .* this host \(mltune 0\.0, "):
             CompileFarm(cluster.address)
 
 
 def test_of_a_kernel_with_controls_the_workers_need_the_same_nvjitlink_too(cluster, monkeypatch):
     assert CompileFarm(cluster.address, controls=True).cores == 2
     monkeypatch.setattr("mltune.measure.compile_farm.nvjitlink_version", lambda: "0.0")
-    with pytest.raises(WorkerError, match=r"nvjitlink 0\.0\).*but tcp"):
+    with pytest.raises(WorkerError, match=r"tcp://.* has mltune .* this host \(.*nvjitlink 0\.0\)"):
         CompileFarm(cluster.address, controls=True)
     assert CompileFarm(cluster.address).cores == 2
 
