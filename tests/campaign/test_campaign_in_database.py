@@ -85,9 +85,9 @@ def _number(run):
 def test_what_cannot_be_met_is_refused(database_url, tmp_path):
     run = tmp_path / "run"
     tune = ("tune", "--device", "replay:h200-sgemm-nt-4096-random", "--trials", 20, "--run", run)
-    program.assert_refused(program.command(*tune, "--store", "mysql://host/name"), "URL of a database", "mysql")
+    program.assert_refused(program.command(*tune, "--store", "mysql://host/name"), "not PostgreSQL", "mysql")
     program.assert_refused(program.command("report", database_url), "DATABASE#RUN", "mltune show DATABASE")
-    program.assert_refused(program.command("show", f"{database_url}#ffff"), "are those of 0 runs")
+    program.assert_refused(program.command("show", f"{database_url}#ffff"), "names 0 runs of the database")
     assert program.command(*tune).returncode == 0
     program.assert_refused(program.command(*tune, "--store", database_url), "a run stays where it was begun", FILE)
     missing = program.command("show", f"postgresql://nobody@/name?host={tmp_path}")

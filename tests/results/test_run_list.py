@@ -139,4 +139,4 @@ def test_the_command(make, tmp_path):
     assert shown.stdout.split("\n")[1].startswith("runs/one  sgemm NT 4096  ended       2  45.81 TFLOPS  2025-06-15")
     assert shown.stderr == "next: mltune show runs/one\n"
     assert [entry["run"] for entry in program.answer("show", cwd=tmp_path)] == ["runs/one"]
-    program.assert_refused(program.command("show", "--follow", cwd=tmp_path), "no run is named", "take one")
+    program.assert_refused(program.command("show", "--follow", cwd=tmp_path), "no run is named", "--dataset need")
