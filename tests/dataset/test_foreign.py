@@ -113,7 +113,7 @@ def test_survives_a_file(tmp_path) -> None:
         ({"state": np.array([1, 2, 4])}, "'state'"),
         ({"a": np.array([1, 2, 4]), "A": np.array([1, 2, 4])}, "case"),
         ({"a-b": np.array([1, 2, 4])}, "'a-b'"),
-        ({"a": np.array([1, 2, 1])}, "once"),
+        ({"a": np.array([1, 2, 1])}, "occurs twice"),
     ],
 )
 def test_impossible_parameters_are_refused(columns: dict[str, np.ndarray], law: str) -> None:

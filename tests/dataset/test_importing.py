@@ -304,7 +304,7 @@ def test_labels_of_a_stranger_are_checked(tmp_path: Path) -> None:
         ({"mode": ["a"]}, "positions in their list"),
         ({"tile": ["a", "b"]}, "is no parameter"),
         ({"mode": ["a", "a"]}, "distinct"),
-        ({"mode": ["a", "b" * 201]}, "1 to 200"),
+        ({"mode": ["a", "b" * 201]}, "at most 200 characters"),
         ({"mode": ["a", float("inf")]}, "is not from"),
         ({"mode": ["a", "\x1b[2J"]}, "control characters"),
         ({"mode": 3}, "labels"),

@@ -52,7 +52,7 @@ def test_broadcasts_scalars():
 
 
 def test_unknown_architecture_is_refused():
-    with pytest.raises(DeviceError, match=r"got 2\.1"):
+    with pytest.raises(DeviceError, match=r"capability is 2\.1"):
         occupancy(replace(H200, compute_capability=(2, 1)), 32, 32, 0)
 
 
