@@ -305,7 +305,7 @@ def test_labels_of_a_stranger_are_checked(tmp_path: Path) -> None:
         ({"tile": ["a", "b"]}, "is no parameter"),
         ({"mode": ["a", "a"]}, "distinct"),
         ({"mode": ["a", "b" * 201]}, "at most 200 characters"),
-        ({"mode": ["a", float("inf")]}, "is not from"),
+        ({"mode": ["a", float("inf")]}, "finite numbers"),
         ({"mode": ["a", "\x1b[2J"]}, "control characters"),
         ({"mode": 3}, "labels"),
     ):
