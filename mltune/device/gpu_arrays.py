@@ -8,7 +8,7 @@ import functools
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -165,7 +165,8 @@ def _dtype_of_torch(name: str) -> np.dtype[Any]:
 
 def name_of(dtype: np.dtype[Any]) -> str:
     """Return the name of a type of elements, also of one that NumPy lacks."""
-    return (dtype.metadata or {}).get("name", dtype.str)
+    metadata: Mapping[str, Any] = dtype.metadata or {}
+    return str(metadata.get("name", dtype.str))
 
 
 def read_array(value: Any, stream: int = 0) -> tuple[Array, np.dtype[Any]]:

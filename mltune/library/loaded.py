@@ -466,7 +466,7 @@ def _read(value: Any, parameter: dict[str, Any], stream: int) -> Array:
         raise LibraryError(fact) from None
     storage, name = STORAGE[parameter["dtype"]], name_of(dtype)
     is_bits = dtype.itemsize == storage.itemsize and dtype.kind in (storage.kind, "V")
-    if not is_bits or (dtype.metadata and name != parameter["dtype"]):
+    if not is_bits or name not in (dtype.str, parameter["dtype"]):
         raise LibraryError(f"{parameter['name']} has elements of {name}; they must be of {parameter['dtype']}.")
     return array
 

@@ -67,6 +67,7 @@ def following(words, folder):
         ("wisdom show", "tune sgemm", SEARCH),
     ],
 )
+@pytest.mark.sampled(6, nightly=18)
 def test_the_command_that_follows_can_be_run(words, expected, cheaper, folder):
     assert following(words, folder) == expected
     if cheaper is not None:
@@ -105,5 +106,6 @@ def test_a_comparison_that_is_not_whole_names_no_other_command(folder):
 
 
 @pytest.mark.parametrize("words", ["space convolution", "device --known", "bound sgemm --gpu t4", "datasets"])
+@pytest.mark.sampled(2, nightly=4)
 def test_a_document_is_all(words):
     assert "next:" not in command(*words.split(), "--json").stderr
