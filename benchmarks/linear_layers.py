@@ -49,9 +49,6 @@ TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1000, 2048, 4096)
 EPILOGUES = {"plain": None, "bias": "bias_m", "gelu": "bias_m+gelu_tanh"}
 OTHERS, SEED, SEED_OF_ORDER = 100, 2055, 7
 FLUSH_BYTES = 1 << 28
-TENSOR_FLOPS = 4096
-"""Operations of a multiprocessor's tensor cores in half precision in a clock cycle (Hopper)."""
-
 ROUNDS_OF_CANDIDATES, ROUNDS = 5, 15
 
 
@@ -233,14 +230,16 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def limits(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return for each number of tokens how near the listed shapes come to the least time that the GPU allows."""
-    device = document["device"]
-    flops_per_s = device["sm_count"] * TENSOR_FLOPS * device["clock_hz"]
+    from mltune.device.facts import Device
+    from mltune.device.peaks import peak_flops
+
+    device = Device.from_json(document["device"])
+    flops_per_s = peak_flops(device, "tensor_fp16")
     tokens: dict[str, dict[str, Any]] = {}
     for count in TOKENS:
         rows = [row for row in document["rows"] if row["of"] == "listed" and row["n"] == count]
-        shapes = np.array([[row[name] for name in "mnk"] for row in rows], dtype=float).T
-        m, n, k = shapes
-        memory_s = 2 * (m * k + k * n + m * n) / device["memory_bytes_per_s"]
+        m, n, k = np.array([[row[name] for name in "mnk"] for row in rows], dtype=float).T
+        memory_s = 2 * (m * k + k * n + m * n) / device.memory_bytes_per_s
         least_s = np.maximum(memory_s, 2 * m * n * k / flops_per_s)
         times_s = {of: np.array([row[f"{of}_s"] for row in rows]) for of in ("library", "default", "fastest")}
         tokens[str(count)] = {

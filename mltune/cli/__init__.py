@@ -19,7 +19,7 @@ from typer.main import get_command
 from mltune.cli import inventory, libraries, runs, streams, tuning, wisdom
 from mltune.cli.application import INTERRUPTED, app
 from mltune.cli.completion import COMPLETING
-from mltune.errors import MltuneError, MltuneWarning, UsageError
+from mltune.errors import MltuneError, MltuneWarning, RunError, UsageError
 from mltune.files.reading import reason
 from mltune.files.text import printable, printable_lines
 from mltune.show import table
@@ -58,7 +58,8 @@ def _run(arguments: list[str] | None) -> None:
     try:
         sys.exit(_command()(arguments, prog_name="mltune", standalone_mode=False))
     except MltuneError as error:
-        _fail(error, 2 if isinstance(error, UsageError) else INTERRUPTED if getattr(error, "interrupted", False) else 1)
+        is_interrupted = isinstance(error, RunError) and error.interrupted
+        _fail(error, 2 if isinstance(error, UsageError) else INTERRUPTED if is_interrupted else 1)
     except _Misuse as error:
         _fail(_misuse(error), 2)
     except (typer.Abort, KeyboardInterrupt):
