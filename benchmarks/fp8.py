@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from linear_layers import FLUSH_BYTES, LAYERS, ROUNDS, in_turns, shapes_of
+from linear_layers import LAYERS, ROUNDS, flush_of, in_turns, shapes_of
 
 from mltune.problem.array_values import FP8_BLOCK, block_shapes
 
@@ -49,14 +49,12 @@ def build(arguments: Namespace) -> None:
 
 def compare(arguments: Namespace) -> list[dict[str, Any]]:
     """Return the seconds of libraries and of PyTorch at shapes, as long as there are seconds."""
-    import cupy
-
     import mltune
 
     operators = {}
     for kind, _, folder in (text.partition("=") for text in arguments.subjects):
         operators[kind] = mltune.load_library(folder).to_torch_operator()
-    flush, begun, rows = cupy.empty(FLUSH_BYTES, dtype="uint8"), time.perf_counter(), list[dict[str, Any]]()
+    flush, begun, rows = flush_of("read"), time.perf_counter(), list[dict[str, Any]]()
     for shape in shapes_of("0/1", arguments.shapes):
         if time.perf_counter() - begun > arguments.seconds:
             break
@@ -67,7 +65,9 @@ def compare(arguments: Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def _compared(shape: Mapping[str, Any], kind: str, operator: Callable[..., Any], flush: Any) -> dict[str, Any]:
+def _compared(
+    shape: Mapping[str, Any], kind: str, operator: Callable[..., Any], flush: Callable[[], Any]
+) -> dict[str, Any]:
     import torch
 
     m, n, k = shape["m"], shape["n"], shape["k"]

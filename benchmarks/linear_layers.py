@@ -17,8 +17,9 @@ built here: any library of TN with half-precision results does. It measures
 The order is shuffled, the same in every process, so that the first shapes are of all kinds. Operands are normal random
 numbers. The opponents are cuBLAS's default (`cublasGemmEx` without an epilogue, the first candidate of cuBLASLt's
 heuristic with one) and the fastest of its first eight candidates, by five rounds in turns, with a workspace of 64 MiB;
-then all three are timed in 15 rounds in turns. Each run is behind a write of 256 MiB, which empties the L2 cache and
-hides the launch. GELU is the approximation by tanh, which cuBLASLt has. Results are compared element by element.
+then all three are timed in 15 rounds in turns. Each run is behind a read of 256 MiB, which empties the L2 cache and
+hides the launch; behind a write (`--flush write`) the cache has to be written back while the product runs. GELU is the
+approximation by tanh, which cuBLASLt has. Results are compared element by element.
 
 `limits` compares the times of the listed shapes, by tokens, with the least that memory and tensor cores allow: A, B and
 C cross the bus once, at the rate of the data sheet, or the products run at the highest clock.
@@ -97,15 +98,14 @@ def build(arguments: Namespace) -> dict[str, Any]:
 
 def compare(arguments: Namespace, keep: Callable[[list[dict[str, Any]]], None]) -> None:
     """Time libraries beside cuBLAS at shapes, as long as there are seconds."""
-    import cupy
-
     import mltune
     from mltune.device.query import Nvml, pci_bus_id
 
+    flush = flush_of(arguments.flush)
     libraries = {
         name: mltune.load_library(folder) for name, _, folder in (text.partition("=") for text in arguments.subjects)
     }
-    lt, nvml, flush = CublasLt(), Nvml(pci_bus_id(0)), cupy.empty(FLUSH_BYTES, dtype="uint8")
+    lt, nvml = CublasLt(), Nvml(pci_bus_id(0))
     begun, rows = time.perf_counter(), list[dict[str, Any]]()
     for shape in shapes_of(arguments.shard, arguments.shapes):
         if time.perf_counter() - begun > arguments.seconds:
@@ -135,7 +135,12 @@ def _operands(shape: Mapping[str, Any], precision: str) -> dict[str, Any]:
 
 
 def _compared(
-    library: Any, shape: Mapping[str, Any], operands: Mapping[str, Any], epilogue: str, lt: CublasLt, flush: Any
+    library: Any,
+    shape: Mapping[str, Any],
+    operands: Mapping[str, Any],
+    epilogue: str,
+    lt: CublasLt,
+    flush: Callable[[], Any],
 ) -> dict[str, Any]:
     """Return the seconds of a library, of cuBLAS's default and of its fastest candidate, and whether results agree."""
     addresses = {name: array.data.ptr for name, array in operands.items()}
@@ -187,7 +192,15 @@ def _difference(c: Any, calls: Sequence[Callable[[], None]], precision: str) -> 
     return float(cupy.abs(ours - theirs).max() / cupy.abs(theirs).max())
 
 
-def in_turns(calls: Sequence[Callable[[], None]], rounds: int, flush: Any) -> list[float]:
+def flush_of(kind: str) -> Callable[[], Any]:
+    """Return a call that empties the L2 cache by a `read` or a `write` of 256 MiB."""
+    import cupy
+
+    room = cupy.zeros(FLUSH_BYTES // 8, dtype="int64")
+    return room.max if kind == "read" else lambda: room.fill(0)
+
+
+def in_turns(calls: Sequence[Callable[[], None]], rounds: int, flush: Callable[[], Any]) -> list[float]:
     """Return the median seconds of calls in turns, each with an empty L2 cache; the first round warms up."""
     import cupy
 
@@ -195,7 +208,7 @@ def in_turns(calls: Sequence[Callable[[], None]], rounds: int, flush: Any) -> li
     for number in range(rounds + 1):
         for place in np.random.default_rng(number).permutation(len(calls)):
             begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-            flush.fill(number)
+            flush()
             begin.record()
             calls[place]()
             end.record()
@@ -263,6 +276,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path)
     parser.add_argument("--shapes", type=int, help="so many of the shuffled shapes")
     parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--flush", default="read", choices=("read", "write"))
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="each N-th shape from the I-th on")
     arguments = parser.parse_args()
     if arguments.what == "merge":
@@ -286,6 +300,7 @@ def main() -> None:
         document = {
             **harness.gpu_provenance(cublaslt=CublasLt().version),
             "seeds": [SEED, SEED_OF_ORDER],
+            "flush": arguments.flush,
             "summary": {},
         }
 
