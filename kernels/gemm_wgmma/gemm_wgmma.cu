@@ -9,8 +9,9 @@
 // B to shared memory, where they lie as tensor cores read them, swizzled; the others multiply. They make TEAMS teams with
 // a tile of C each, taken in turns: with two teams, one multiplies while the other stores its result.
 //
-// Tiles are copied by tensor maps, which fill with zeros what lies outside a matrix. Every block makes its own in the
-// workspace. The tiles of all products of a batch are taken one after the other, so a block needs its maps and its start once.
+// Tiles are copied by tensor maps, which fill with zeros what lies outside a matrix. A launch brings them; of what is packed, and of
+// batches, every block makes its own in the workspace, which takes a microsecond. The tiles of all products of a batch are taken one
+// after the other, so a block needs its maps and its start once.
 // A cluster has CLUSTER by CLUSTER_N blocks: those one above the other share a tile of B, those side by side one of A, of which each
 // copies a part to all.
 //
@@ -289,7 +290,10 @@ __device__ __forceinline__ void make_map(TensorMap* map, TensorMap* shared, cons
                : "memory");
 }
 
-// By a thread that copies, before its first copy.
+// Brings a map of the launch nearer.
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+
+// By a thread that copies, before its first copy, of a map that was made.
 __device__ __forceinline__ void acquire_map(const TensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
@@ -532,16 +536,16 @@ struct Operand {
   const Input* X;
   long long ld, inner, outer;  // elements along the contiguous index, and along the other
   long long stride, products;
-  TensorMap* map;
+  const TensorMap* map;
 
   __device__ __forceinline__ Operand(const Input* X, long long ld, long long count, long long k, long long stride, long long products,
-                                     TensorMap* map)
+                                     const TensorMap* map)
       : X(X), ld(ld), inner(K_CONTIGUOUS ? k : count), outer(K_CONTIGUOUS ? count : k), stride(stride), products(products), map(map) {}
 
   __device__ __forceinline__ bool is_aligned() const { return ::is_aligned(X, ld, stride); }
 
-  __device__ __forceinline__ void make(TensorMap* shared) const {
-    make_map(map, shared, X, static_cast<unsigned>(inner), static_cast<unsigned>(outer), ld, PART, static_cast<unsigned>(products), stride);
+  __device__ __forceinline__ void make(TensorMap* made, TensorMap* shared) const {
+    make_map(made, shared, X, static_cast<unsigned>(inner), static_cast<unsigned>(outer), ld, PART, static_cast<unsigned>(products), stride);
   }
 
   // By one thread: of the blocks of a cluster, that copy to each other, the part of one.
@@ -842,6 +846,11 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b, Fa
 #endif
 
 constexpr int MAPS = 3;  // of a block
+#ifdef BATCHED
+constexpr bool MAKES_MAPS = true;
+#else
+constexpr bool MAKES_MAPS = PACK;
+#endif
 
 // The workspace: with PACK how far that is; of the parts of k how many of each warp's have come, zero between launches; the maps of all blocks; the sums of
 // the parts, by warps.
@@ -1418,7 +1427,13 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
 #if EPILOGUE_BIAS
      const Element* bias,
 #endif
-     int raster_group, void* memory) {
+     int raster_group, void* memory,
+#if SWAP
+     const __grid_constant__ TensorMap map_b, const __grid_constant__ TensorMap map_a,
+#else
+     const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+#endif
+     const __grid_constant__ TensorMap map_c) {
 #ifndef BATCHED
   constexpr long long stride_a = 0, stride_b = 0, stride_c = 0, batch = 1;
 #endif
@@ -1431,14 +1446,19 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
   Bits64* const empty = full + STAGES;
   Bits64* const turn = empty + STAGES;  // of each team to multiply
 
+  if (!MAKES_MAPS && threadIdx.x == CONSUMERS * WARPGROUP) {
+    prefetch_map(map_a);
+    prefetch_map(map_b);
+  }
   const Tiles tiles(m, n, batch, raster_group);
   const int cluster = this_block() / (CLUSTER * CLUSTER_N), clusters = blocks() / (CLUSTER * CLUSTER_N);
   if (!PACK && cluster >= tiles.all) return;
 
   const Workspace workspace(memory, tiles);
-  TensorMap* const maps = workspace.maps + MAPS * this_block();
-  OperandA a(A, lda, m, k, stride_a, batch, maps);
-  OperandB b(B, ldb, n, k, stride_b, batch, maps + 1);
+  TensorMap* const made_maps = workspace.maps + MAPS * this_block();
+  OperandA a(A, lda, m, k, stride_a, batch, MAKES_MAPS ? made_maps : &map_a);
+  OperandB b(B, ldb, n, k, stride_b, batch, MAKES_MAPS ? made_maps + 1 : &map_b);
+  const TensorMap* const of_c = MAKES_MAPS ? made_maps + 2 : &map_c;
 #if PACK
   const Packing packing(memory, a, b, workspace.packed(tiles), alpha != 0.0f && tiles.all > 0 && k > 0);
   if (packing.units > 0) packing.work(reinterpret_cast<unsigned*>(turn + TEAMS));
@@ -1459,10 +1479,12 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
     for (int i = 0; i < TEAMS; i++) barrier_init(&turn[i], WARPS);
     barrier_init_fence();
   }
-  if (mapped && threadIdx.x / WARP == 1) a.make(shared_maps);
-  if (mapped && threadIdx.x / WARP == 2) b.make(shared_maps + 1);
-  if (Outbox::BOXED && mapped && threadIdx.x / WARP == 3 && Outbox::has_boxes(m, C, ldc, stride_c))
-    Outbox::make(maps + 2, shared_maps + 2, m, n, C, ldc, batch, stride_c);
+  if (MAKES_MAPS && mapped) {
+    if (threadIdx.x / WARP == 1) a.make(made_maps, shared_maps);
+    if (threadIdx.x / WARP == 2) b.make(made_maps + 1, shared_maps + 1);
+    if (Outbox::BOXED && threadIdx.x / WARP == 3 && Outbox::has_boxes(m, C, ldc, stride_c))
+      Outbox::make(made_maps + 2, shared_maps + 2, m, n, C, ldc, batch, stride_c);
+  }
   const int warpgroup = threadIdx.x / WARPGROUP;
   __syncthreads();
   cluster_sync();
@@ -1471,8 +1493,10 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
     registers_give<PRODUCER_REGISTERS>();
     const bool first_thread = threadIdx.x == CONSUMERS * WARPGROUP;
     if (mapped && first_thread) {
-      acquire_map(maps);
-      acquire_map(maps + 1);
+      if (MAKES_MAPS) {
+        acquire_map(made_maps);
+        acquire_map(made_maps + 1);
+      }
 #if PACK
       if (packing.units > 0) packing.wait();
 #endif
@@ -1558,7 +1582,7 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
     long long ldc_again = ldc;  // not kept in a register until here
     forget(ldc_again);
     const bool boxed = Outbox::BOXED && mapped && Outbox::has_boxes(m, C, ldc_again, stride_c);
-    if (boxed && Outbox::is_sender()) acquire_map(maps + 2);
+    if (MAKES_MAPS && boxed && Outbox::is_sender()) acquire_map(of_c);
     int outbox_stage = -1;  // that the copy engine reads, and this warp has not freed yet
     auto release_outbox = [&] {
       if (Outbox::is_sender()) wait_until_read();
@@ -1612,7 +1636,7 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
         const long long mine = row + lane / 4, beside = static_cast<long long>(panel_n) * BLK_N + lane % 4 * 2;
         if (tiles_k > 0) scale(sums, scale_m + mine, scale_n + beside, m - mine, n - beside);
 #endif
-        const Outbox outbox{m, n, alpha, beta, C + product * stride_c, ldc, bias, maps + 2, boxed, product};
+        const Outbox outbox{m, n, alpha, beta, C + product * stride_c, ldc, bias, of_c, boxed, product};
         outbox.store(shared_storage, last, sums, row, static_cast<long long>(panel_n) * BLK_N);
       }
       if (boxed && warp % (WARPGROUP / WARP) == 0) {

@@ -132,6 +132,7 @@ class _Maker:
                 workspace=self.optional("launch.workspace", launch.workspace, names),
                 zeros=self.optional("launch.zeros", launch.zeros, names),
                 arguments=tuple(launch.arguments),
+                tensor_maps=tuple(self.tensor_maps(names)),
             ),
             resources=KernelResources(
                 estimates=estimates,
@@ -306,6 +307,15 @@ class _Maker:
 
     def optional(self, key: str, text: str | None, names: Iterable[str]) -> Expression | None:
         return None if text is None else self.expression(key, text, names)
+
+    def tensor_maps(self, names: Iterable[str]) -> Iterator[tuple[int, tuple[Expression, ...]]]:
+        """Yield the place of the array of each tensor map among the arguments, and its fields."""
+        arguments = [name for name, table in self.document.arguments.items() if table.role != "constant"]
+        arguments = arguments or [*self.kind.arguments]
+        for name, texts in (self.document.launch.tensor_maps or {}).items():
+            key = f"launch.tensor_maps.{name}"
+            self.require(name in arguments, key, f"no argument has the name; they are {', '.join(arguments)}")
+            yield arguments.index(name), tuple(self.expression(key, text, names) for text in texts)
 
     def restrictions(
         self, key: str, texts: Mapping[str, str], names: Iterable[str], *, only_in_search: bool = False

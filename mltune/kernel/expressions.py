@@ -33,7 +33,7 @@ from mltune.files.text import printable
 from mltune.kernel import evaluation
 from mltune.kernel.coding import LARGEST_INTEGER
 from mltune.kernel.evaluation import COMPARISONS, FUNCTIONS, OPERATORS, Mask, Operation, Partial, Variables
-from mltune.kernel.launch import Launch
+from mltune.kernel.launch import Launch, TensorMap
 from mltune.kernel.notation import OF_ITEMS, written_out
 
 MAX_TEXT = 2000
@@ -189,7 +189,8 @@ def _with_depths(node: ast.expr, depth: int) -> Iterator[tuple[int, ast.expr]]:
 def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: Variables) -> Launch:
     """Return the launch whose ``grid``, ``block``, ``shared_bytes`` and ``workspace_bytes`` are formulas or numbers.
 
-    One that is undefined or no size, and a grid or block that no GPU takes, raise an ExpressionError.
+    So are the fields of its ``tensor_maps``, behind the place of the array. One that is undefined or no size, and a
+    grid or block that no GPU takes, raise an ExpressionError.
     """
 
     def number(formula: object) -> int:
@@ -203,7 +204,8 @@ def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: V
             f"the launch has the grid {(gx, gy, gz)} and the block {(bx, by, bz)}; a grid is below (2**31, 2**16, "
             "2**16), and a block has 1 to 1024 threads in each direction"
         )
-    return Launch((gx, gy, gz), (bx, by, bz), number(formulas["shared_bytes"]), tuple(map(int, launched)), size)
+    maps = tuple(TensorMap(place, *map(number, fields)) for place, *fields in formulas.get("tensor_maps", ()))
+    return Launch((gx, gy, gz), (bx, by, bz), number(formulas["shared_bytes"]), tuple(map(int, launched)), size, maps)
 
 
 class _Compiler:

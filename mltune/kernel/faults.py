@@ -14,6 +14,7 @@ from mltune.files.text import printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, length, row
 from mltune.kernel.expressions import Expression
+from mltune.kernel.launch import ELEMENT_KINDS
 from mltune.kernel.parts import ACCESS_BYTES, Scope
 from mltune.problem.array_values import open_array
 from mltune.problem.arrays import ArraysProblem
@@ -89,6 +90,13 @@ def _laws(kernel: Kernel, variables: Mapping[str, int], table: str) -> Iterator[
         if size is not None:
             law = f"a workspace has from 0 to {LARGEST_WORKSPACE} bytes"
             yield _Law(f"launch.{name}", law, [size], 0, LARGEST_WORKSPACE)
+    for _, (element_bytes, *extents, box) in kernel.launch_rule.tensor_maps:
+        table = "launch.tensor_maps"
+        law = f"the elements of a matrix have {', '.join(map(str, ELEMENT_KINDS))} bytes"
+        yield _Law(table, law, [element_bytes], listed=[*ELEMENT_KINDS])
+        for extent in extents:
+            yield _Law(table, "a matrix has from 0 to 2**32 elements along a line, and lines", [extent], 0, 2**32)
+        yield _Law(table, "a copy is of 1 to 256 lines", [box], 1, 256)
     for name, expression in kernel.resources.estimates.items():
         yield _Law(f"resources.{name}", "a resource is a number in every valid configuration", [expression])
     for name, access in kernel.resources.accesses.items():

@@ -14,7 +14,7 @@ from mltune.kernel.coding import Columns, labelled, length
 from mltune.kernel.compiler_parameters import Variant, variant_of
 from mltune.kernel.evaluation import Partial
 from mltune.kernel.expressions import Expression, Value, parse
-from mltune.kernel.launch import Launch
+from mltune.kernel.launch import Launch, TensorMap
 
 _ZERO, _ONE = parse("0"), parse("1")
 Shape = tuple[Expression, Expression, Expression]
@@ -149,7 +149,8 @@ class LaunchRule:
 
     `shared_bytes` is dynamic and of a block. `workspace` is bytes that a launch is given besides its arguments, None
     for a kernel that takes none; `zeros` are those at its beginning that are zero before and after a launch, None for
-    all. `arguments` are launch parameters that follow the problem's arguments in a call, in order.
+    all. `arguments` are launch parameters that follow the problem's arguments in a call, in order. `tensor_maps` have
+    the place of an array among the problem's arguments, and the other fields of a :class:`TensorMap`.
     """
 
     block: Shape = (_ONE, _ONE, _ONE)
@@ -158,6 +159,7 @@ class LaunchRule:
     workspace: Expression | None = None
     zeros: Expression | None = None
     arguments: tuple[str, ...] = ()
+    tensor_maps: tuple[tuple[int, tuple[Expression, ...]], ...] = ()
 
     has_formulas: ClassVar[bool] = True
     """Whether the shape of a launch is given by expressions, and so is known at every size."""
@@ -172,7 +174,8 @@ class LaunchRule:
         (gx, gy, gz), (bx, by, bz), (shared_bytes,) = map(sizes, (self.grid, self.block, [self.shared_bytes]))
         workspace_bytes = None if self.workspace is None else self.workspace.size(scope)
         arguments = tuple(int(configuration[name]) for name in self.arguments)
-        return Launch((gx, gy, gz), (bx, by, bz), shared_bytes, arguments, workspace_bytes)
+        maps = tuple(TensorMap(place, *sizes(fields)) for place, fields in self.tensor_maps)
+        return Launch((gx, gy, gz), (bx, by, bz), shared_bytes, arguments, workspace_bytes, maps)
 
     def macros(self, values: dict[str, int | float | str]) -> dict[str, int | float | str]:
         """Return the macros of a configuration: here its values alone."""

@@ -28,6 +28,7 @@ from mltune.problem.arrays import Role
 from mltune.problem.problem import ACCURACIES, STRICTEST
 
 MAX_PARAMETERS = 60
+MOST_TENSOR_MAPS = 8
 """Most parameters of a kernel, those passed at launch included."""
 
 
@@ -113,7 +114,7 @@ class PresetTable(_Table):
 
 
 class LaunchTable(_Table):
-    """``[launch]``: the shape of a launch, the parameters that are passed at launch, and the workspace."""
+    """``[launch]``: the shape of a launch, the parameters that are passed at launch, the workspace and tensor maps."""
 
     block: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
     grid: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
@@ -121,6 +122,13 @@ class LaunchTable(_Table):
     arguments: Annotated[list[ParameterName], Field(max_length=MAX_PARAMETERS), AfterValidator(_distinct)] = []
     workspace: ExpressionText | None = None
     zeros: ExpressionText | None = None
+    tensor_maps: (
+        Annotated[
+            dict[ParameterName, Annotated[list[ExpressionText], Field(min_length=5, max_length=5)]],
+            Field(min_length=1, max_length=MOST_TENSOR_MAPS),
+        ]
+        | None
+    ) = None
 
 
 class AccessTable(_Table):

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_v
 
 from mltune.files.validation import matching
 from mltune.kernel.expressions import MAX_TEXT
+from mltune.kernel.schema import MOST_TENSOR_MAPS
 from mltune.problem.array_values import STORAGE
 
 FORMAT = 3
@@ -54,6 +55,7 @@ _Formula = Annotated[StrictStr, Field(min_length=1, max_length=MAX_TEXT)]
 _Entry = Annotated[StrictStr, matching(r"[A-Za-z_$][A-Za-z0-9_$.]{0,4999}", "be the name of a kernel")]
 _Formulas = Annotated[list[_Formula], Field(min_length=3, max_length=3)]
 _Count = Annotated[StrictInt, Field(ge=0, lt=2**31)]
+_MapFormulas = tuple[_Count, _Formula, _Formula, _Formula, _Formula, _Formula]
 _Int32 = Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _Node = tuple[_Count, _Number, _Int32, _Int32]
@@ -79,8 +81,9 @@ class LaunchFormulas(_Table):
     """The launch of a configuration, as formulas of the sizes.
 
     `launched` are passed after the arguments. `workspace_bytes` is None for a kernel that takes none; `zeros` are the
-    bytes at its beginning that are zero before and after a launch, None for all. `tiles` are the pieces of work that
-    the dispatcher counts, and `of_tile` the work of each, 0 where it is not known.
+    bytes at its beginning that are zero before and after a launch, None for all. `tensor_maps` have the place of an
+    array among the arguments, and formulas of what a :class:`~mltune.kernel.launch.TensorMap` has. `tiles` are the
+    pieces of work that the dispatcher counts, and `of_tile` the work of each, 0 where it is not known.
     """
 
     grid: _Formulas
@@ -91,6 +94,7 @@ class LaunchFormulas(_Table):
     tiles: _Formula
     of_tile: _Formula
     launched: Annotated[list[_Int32], Field(max_length=60)]
+    tensor_maps: Annotated[list[_MapFormulas], Field(max_length=MOST_TENSOR_MAPS)] = []
 
 
 class ConfigurationOfLibrary(_Table):
@@ -108,7 +112,8 @@ class ConfigurationOfLibrary(_Table):
     def formulas(self) -> tuple[str, ...]:
         """All formulas of the launch and the conditions."""
         launch = self.launch
-        further = (launch.workspace_bytes or "0", launch.zeros or "0", launch.tiles, launch.of_tile)
+        further = [launch.workspace_bytes or "0", launch.zeros or "0", launch.tiles, launch.of_tile]
+        further += (field for _, *fields in launch.tensor_maps for field in fields)
         return (*launch.grid, *launch.block, launch.shared_bytes, *further, *self.sizes_must_satisfy)
 
 

@@ -30,8 +30,8 @@ _WORDS = (
     "errno linux restrict typeof unix count arguments context grows is_other launch library memory s status stream "
     "undefined words workspace workspace_bytes bounded checked choose chosen expected fits integer leaf_of load "
     "compared exact exact_of place refused shifted_left shifted_right squared whole bad main whole_waves inputs_of "
-    "is_power is_pow2 alloca assert offsetof signbit isfinite isnormal isgreater isgreaterequal isless islessequal "
-    "islessgreater isunordered fpclassify isnan isinf fd_set uint ulong ushort std typeof_unqual i386"
+    "is_power is_pow2 describe maps alloca assert offsetof signbit isfinite isnormal isgreater isgreaterequal isless "
+    "islessequal islessgreater isunordered fpclassify isnan isinf fd_set uint ulong ushort std typeof_unqual i386"
 )
 _FUNCTIONS = "add sub neg mul div floor_div mod ceil_div min max abs log2 sqrt pow"
 _TAKEN = KEYWORDS | {*_WORDS.split()} | {f"{function}_{kind}" for function in _FUNCTIONS.split() for kind in "if"}
@@ -92,6 +92,7 @@ def _values(content: Content) -> dict[str, Any]:
         ],
         "argument_values": list(_arguments(content.parameters, names)),
         "most_launched": max(1, *(len(launch.launched) for launch in launches)),
+        "most_maps": max(len(launch.tensor_maps) for launch in launches),
         "cubins": [_words(cubin) for cubin in cubins],
         "cubin_names": ", ".join(f"cubin_{number}" for number in range(len(cubins))),
         "configurations": [
@@ -135,6 +136,8 @@ def _configuration(configuration: Configuration, cubins: Sequence[bytes], names:
         "takes_workspace": int(launch.workspace_bytes is not None),
         "conditions": [to_c(condition, names).value for condition in document.sizes_must_satisfy],
         "launched": launch.launched,
+        "map_places": [place for place, *_ in launch.tensor_maps],
+        "maps": [[to_c(formula, names).size for formula in formulas] for _, *formulas in launch.tensor_maps],
         "most_shared_bytes": document.most_shared_bytes,
     }
 

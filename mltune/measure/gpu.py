@@ -138,6 +138,8 @@ class LoadedKernel:
         workspace = None if launch.workspace_bytes is None else _zeros(launch.workspace_bytes)
         if workspace is not None:
             values.append(np.array(workspace.data.ptr, dtype=np.uint64))
+        for matrix in launch.tensor_maps:
+            values.append(np.frombuffer(matrix.encoded(int(arguments[matrix.place])), dtype=np.uint8))
         pointers = np.array([value.ctypes.data for value in values], dtype=np.uint64)
         address, shared_bytes, function = int(pointers.ctypes.data), launch.shared_bytes, self._function
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _STRUCTURE, _INTEGER, _FLOAT, _VOID = range(4)
 _ANYTHING = Buffer("", "inout", "")  # behind the pointer to a workspace
+_TENSOR_MAP = np.void(128)
 _PROBE = """
 #ifdef __mltune_entry
 template <class T> struct __mltune_code { enum { of = 4 * sizeof(T) + !(__is_class(T) || __is_union(T)) }; };
@@ -76,6 +77,7 @@ def entry_probes(kernel: Kernel, problem: RunnableProblem, definitions: str) -> 
     key = "arguments" if kernel.arrays is not None else "kernel.entry"
     further: dict[str, Any] = dict.fromkeys(kernel.launch_rule.arguments, np.int32(0))
     further |= {} if kernel.launch_rule.workspace is None else {"workspace": _ANYTHING}
+    further |= {f"tensor map {number}": _TENSOR_MAP for number, _ in enumerate(kernel.launch_rule.tensor_maps)}
     reference = kernel.reference_kernel
     for probed, place, arguments in ((kernel, key, values | further), (reference, "reference.entry", values)):
         if probed is not None:
@@ -103,6 +105,7 @@ def _used(kernel: Kernel) -> frozenset[str]:
     """Return the parameters that a launch or a restriction depends on."""
     rule, needed = kernel.launch_rule, [restriction.expression for restriction in kernel.space.restrictions]
     expressions = [*rule.grid, *rule.block, rule.shared_bytes, *needed, *filter(None, [rule.workspace])]
+    expressions += (field for _, fields in rule.tensor_maps for field in fields)
     return kernel.space.parameters_of(name for expression in expressions for name in expression.names)
 
 
@@ -149,6 +152,8 @@ def _fits(value: Any, code: int) -> bool:
     size, kind = divmod(abs(code), 4)
     if (code < 0) != isinstance(value, Buffer):
         return False
+    if value is _TENSOR_MAP:
+        return code == 4 * 128
     if not isinstance(value, Buffer):
         numbers = {kind, _kind(value.dtype)} == {_INTEGER, _FLOAT}
         return bool(size == value.dtype.itemsize and not numbers)

@@ -33,7 +33,7 @@ CASES: tuple[tuple[str, str, str], ...] = tuple(
 )
 """The 26 cases (precision, trans_a, trans_b) of the BLAS."""
 
-_ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
+ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
 _STRIDES = ("stride_a", "stride_b", "stride_c")
 _LARGEST_EXTENT = 2**40
 _LARGEST_OPERAND_BYTES = 2**47
@@ -368,7 +368,7 @@ class GemmProblem:
         of_batch = dict(zip((*_STRIDES, "batch"), map(np.int64, (*self.strides, self.batch)), strict=True))
         values = {**extents, **scalars, **operands, **of_batch}
         further = (*(of_batch if self.batch > 1 else ()), *self.vectors)
-        return {name: values[name] for name in (*_ARGUMENTS, *further)}
+        return {name: values[name] for name in (*ARGUMENTS, *further)}
 
     def result(self, C: Any) -> Any:
         """Return the m x n matrices in a flat buffer C, as a view of shape (m, n), or (batch, m, n) of a batch."""

@@ -14,7 +14,7 @@ from mltune.errors import ProblemError
 from mltune.files.text import no_such
 from mltune.problem import gemm_cases
 from mltune.problem.arrays import ArraysProblem
-from mltune.problem.gemm import GemmProblem, parse_problem
+from mltune.problem.gemm import ARGUMENTS, GemmProblem, parse_problem
 from mltune.problem.gemm_operands import PRECISIONS
 from mltune.problem.problem import SHAPE, Problem, RunnableProblem
 from mltune.problem.recorded import RecordedProblem
@@ -37,6 +37,8 @@ class ProblemKind:
     parse : callable or None
         Makes a problem of a name: ``parse(name, default=None, **options)``. What is not given is as in `default`, a
         recorded problem of the kind, if there is one. None where problems have no names.
+    arguments : tuple of str
+        Arguments that a kernel of every problem of the kind has first, in order; empty where bundles name their own.
     options : tuple of str
         The options of ``parse``: those of a shape that the kind has
         (:class:`mltune.problem.problem.ShapeOptions`), and further ones.
@@ -55,6 +57,7 @@ class ProblemKind:
     can_be_built: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     parse: Callable[..., RunnableProblem] | None = None
+    arguments: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
     @property
@@ -86,6 +89,7 @@ KINDS: Mapping[str, ProblemKind] = {
         can_be_built=True,
         names={f"{precision}gemm": precision for precision in PRECISIONS},
         parse=parse_problem,
+        arguments=ARGUMENTS,
         options=(*SHAPE, "alpha", "beta"),
     ),
     ArraysProblem.kind: ProblemKind(ArraysProblem.from_json, table=_table_of_arrays, can_be_built=True),

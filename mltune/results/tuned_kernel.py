@@ -7,8 +7,10 @@ import struct
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -20,7 +22,9 @@ from mltune.device.gpu_arrays import cupy_array
 from mltune.errors import DeviceError, RunDirectoryError
 from mltune.files.reading import parse_json, raising, read_file
 from mltune.files.validation import validated
-from mltune.kernel.launch import Launch
+from mltune.kernel.expressions import parse
+from mltune.kernel.launch import Launch, TensorMap
+from mltune.kernel.schema import MOST_TENSOR_MAPS
 
 _MAX_BYTES = 1 << 28
 _MAX_DOCUMENT_BYTES = 1 << 24
@@ -31,10 +35,17 @@ _Extents = Annotated[list[_Extent], Field(min_length=3, max_length=3)]
 _Text = Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
 _Formulas = Annotated[list[_Text], Field(min_length=3, max_length=3)]
 _Count = Annotated[StrictInt, Field(ge=0, lt=2**53)]
+_MapFormulas = tuple[_Count, _Text, _Text, _Text, _Text, _Text]
+_Map = tuple[_Count, _Count, _Count, _Count, _Count, _Count]
+_most_maps = Field(max_length=MOST_TENSOR_MAPS)
 
 
 class _Function(BaseModel):
     function: _Text
+    name: StrictStr = ""
+
+
+class _Argument(BaseModel):
     name: StrictStr = ""
 
 
@@ -43,6 +54,7 @@ class _AtOtherSizes(BaseModel):
     block: _Formulas
     shared_bytes: _Text
     workspace_bytes: _Text | None = None
+    tensor_maps: Annotated[list[_MapFormulas], _most_maps] = []
 
 
 class _Compiled(BaseModel):
@@ -59,6 +71,8 @@ class _LaunchTable(BaseModel):
     shared_bytes: Annotated[StrictInt, Field(ge=0, lt=2**31)]
     workspace_bytes: _Count | None = None
     launched: Annotated[list[Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]], Field(max_length=60)]
+    tensor_maps: Annotated[list[_Map], _most_maps] = []
+    arguments: Annotated[list[_Argument], Field(max_length=200)] = []
     at_other_sizes: _AtOtherSizes | None = None
     sizes_must_satisfy: dict[_Text, StrictStr] = {}
 
@@ -87,7 +101,12 @@ class TunedKernel:
     arguments : tuple of int
         Parameters passed at launch, after the arguments of a call.
     workspace : cupy.ndarray or None
-        Memory that is passed last; None for a kernel that needs none.
+        Memory that is passed after them; None for a kernel that needs none.
+    tensor_maps : tuple of tuple
+        Of each tensor map, which are passed last, the place of the array, and the fields of a
+        :class:`~mltune.kernel.launch.TensorMap` as formulas of arguments.
+    names : tuple of str
+        Of the arguments, as these formulas know them.
     """
 
     function: Any
@@ -97,6 +116,8 @@ class TunedKernel:
     shared_bytes: int
     arguments: tuple[int, ...]
     workspace: Any = None
+    tensor_maps: tuple[tuple[Any, ...], ...] = ()
+    names: tuple[str, ...] = ()
     _prepared: _OfThread = field(default_factory=lambda: _OfThread(), init=False, repr=False, compare=False)
 
     def __call__(self, *arguments: Any, grid: tuple[int, ...] | None = None, workspace: Any = None) -> None:
@@ -112,13 +133,26 @@ class TunedKernel:
             Other memory for the workspace, zero before its first launch: for another size, or for each further stream.
         """
         memory = self.workspace if workspace is None else workspace
-        values = [*arguments, *self.arguments] if self.workspace is None else [*arguments, *self.arguments, memory]
+        maps = _maps_at(self.tensor_maps, self._sizes(arguments)) if self.tensor_maps else []
+        further: list[Any] = [matrix.encoded(arguments[matrix.place].data.ptr) for matrix in maps]
+        if self.workspace is not None:
+            further.insert(0, memory)
+        values = [*arguments, *self.arguments, *further]
         types, of_thread = tuple(map(type, values)), self._prepared.of_types
         if types not in of_thread:
             of_thread[types] = _prepare(types)
         if (prepared := of_thread[types]) is None or not prepared.launch(self, values, grid or self.grid):
-            further = [np.int64(value) for value in self.arguments] + ([] if self.workspace is None else [memory])
-            self.function(grid or self.grid, self.block, (*arguments, *further), shared_mem=self.shared_bytes)
+            launched = [np.int64(value) for value in self.arguments]
+            further = [np.frombuffer(value, "V128") if isinstance(value, bytes) else value for value in further]
+            self.function(
+                grid or self.grid, self.block, (*arguments, *launched, *further), shared_mem=self.shared_bytes
+            )
+
+    def _sizes(self, arguments: Sequence[Any]) -> tuple[tuple[str, int], ...]:
+        """Return the integers among arguments by their names."""
+        numbers = (int, np.integer)
+        pairs = zip(self.names, arguments, strict=False)
+        return tuple((name, int(value)) for name, value in pairs if isinstance(value, numbers))
 
     def launch(self, *arguments: Any) -> None:
         """Launch the kernel on arrays of any package, on the current stream of PyTorch where one is a tensor of it."""
@@ -133,6 +167,13 @@ class TunedKernel:
                 stream = cupy.cuda.ExternalStream(current.cuda_stream)
         with stream:
             self(*map(cupy_array, arguments))
+
+
+@lru_cache(64)
+def _maps_at(rows: tuple[tuple[Any, ...], ...], sizes: tuple[tuple[str, int], ...]) -> list[TensorMap]:
+    """Return the tensor maps of rows of formulas at some sizes."""
+    known = dict(sizes)
+    return [TensorMap(place, *(parse(str(text)).size(known) for text in fields)) for place, *fields in rows]
 
 
 class _OfThread(threading.local):
@@ -194,18 +235,25 @@ def _prepare(types: tuple[type, ...]) -> _Prepared | None:
     except (AttributeError, KeyError, OSError):
         return None
     begin = struct.calcsize(_LAUNCH)
-    layout = _LAUNCH + "".join(f"{code}{_SLOT - struct.calcsize(f'<{code}')}x" for code in codes)
-    memory = bytearray(begin + _SLOT * len(codes))
+    slots = [f"{code}{-struct.calcsize(f'<{code}') % _SLOT}x" for code in codes]
+    layout = _LAUNCH + "".join(slots)
+    memory = bytearray(struct.calcsize(layout))
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    pointers = (ctypes.c_void_p * (len(codes) + 1))(*(address + begin + _SLOT * place for place in range(len(codes))))
-    places = [tuple(place for place, code in enumerate(codes) if code[-1] == kind) for kind in "Qs"]
-    arrays = tuple(place for place in places[0] if types[place] is cupy.ndarray)
+    places_of_slots = accumulate((struct.calcsize(f"<{slot}") for slot in slots), initial=address + begin)
+    pointers = (ctypes.c_void_p * (len(codes) + 1))(*islice(places_of_slots, len(codes)))
+    arrays = tuple(place for place, kind in enumerate(types) if kind is cupy.ndarray)
+    complexes = tuple(place for place, code in enumerate(codes) if code[-1] == "s" and types[place] is not bytes)
     pack_into, stream = struct.Struct(layout).pack_into, cupy.cuda.get_current_stream
-    return _Prepared(enqueue, memory, pack_into, arrays, places[1], stream, ctypes.c_void_p(address), pointers)
+    return _Prepared(enqueue, memory, pack_into, arrays, complexes, stream, ctypes.c_void_p(address), pointers)
 
 
 def _code(of_type: type) -> str:
-    """Return how the module struct packs a scalar, of NumPy or of Python as CuPy passes it; KeyError for others."""
+    """Return how the module struct packs a scalar, of NumPy or of Python as CuPy passes it, or a tensor map.
+
+    KeyError for others.
+    """
+    if of_type is bytes:
+        return "128s"
     if of_type not in (bool, int, float) and not issubclass(of_type, np.generic):
         raise KeyError(of_type)
     dtype = np.dtype(of_type)
@@ -218,7 +266,8 @@ def load_winner(folder: Path) -> TunedKernel:
     shapes = document.launch
     (gx, gy, gz), (bx, by, bz) = shapes.grid, shapes.block
     launch = Launch((gx, gy, gz), (bx, by, bz), shapes.shared_bytes, tuple(shapes.launched), shapes.workspace_bytes)
-    return load_code(code, document.kernel.function, launch, {})
+    maps, names = (shapes.at_other_sizes or shapes).tensor_maps, tuple(argument.name for argument in shapes.arguments)
+    return replace(load_code(code, document.kernel.function, launch, {}), tensor_maps=tuple(maps), names=names)
 
 
 def load_code(code: bytes, name: str, launch: Launch, constants: Mapping[str, NDArray[Any]]) -> TunedKernel:

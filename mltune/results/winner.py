@@ -105,13 +105,14 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
 
 
 def formulas_of(kernel: Kernel, values: Mapping[str, int | float | str]) -> dict[str, Any]:
-    """Return the launch of a kernel as formulas of the names without values."""
+    """Return the launch of a kernel as formulas of the names without values; of tensor maps behind their places."""
     rule, written = kernel.launch_rule, partial(formula, values=values, derived=kernel.space.derived)
     return {
         "grid": [*map(written, rule.grid)],
         "block": [*map(written, rule.block)],
         "shared_bytes": written(rule.shared_bytes),
         "workspace_bytes": None if rule.workspace is None else written(rule.workspace),
+        "tensor_maps": [(place, *map(written, fields)) for place, fields in rule.tensor_maps],
     }
 
 

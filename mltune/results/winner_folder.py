@@ -79,16 +79,20 @@ def _build(winner: Winner) -> dict[str, Any]:
 
 def _launch(winner: Winner) -> dict[str, Any]:
     launch, arguments = winner.launch(), winner.placed.runnable.argument_documents()
+    passed = [argument for argument in arguments if argument.get("role") != "constant"]
+    maps = [f"map_of_{passed[matrix.place]['name']}" for matrix in launch.tensor_maps]
     return {
         "grid": list(launch.grid),
         "block": list(launch.block),
         "shared_bytes": launch.shared_bytes,
         "workspace_bytes": launch.workspace_bytes,
         "launched": list(launch.arguments),
+        "tensor_maps": [list(matrix) for matrix in launch.tensor_maps],
         "arguments": [
-            *(argument for argument in arguments if argument.get("role") != "constant"),
+            *passed,
             *({"name": name, "type": "int32", "value": value} for name, value in winner.launched.items()),
             *_workspace(launch),
+            *({"name": name, "type": "CUtensorMap"} for name in maps),
         ],
         "constants": [argument for argument in arguments if argument.get("role") == "constant"],
         "at_other_sizes": launch_formulas(winner),

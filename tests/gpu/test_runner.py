@@ -267,17 +267,19 @@ def test_lines_are_packed_right_while_other_launches_hold_multiprocessors(device
         addresses = {one: np.uint64(array.data.ptr) for one, array in placed.items()}
         workspace = cupy.zeros(launch.workspace_bytes, dtype="uint8")
         arguments = (*problem.kernel_arguments(addresses).values(), *map(np.int32, launch.arguments), workspace)
-        calls.append((cupy.cuda.Stream(non_blocking=True), placed, arguments))
+        maps = [matrix.encoded(int(arguments[matrix.place])) for matrix in launch.tensor_maps]
+        arguments += tuple(np.frombuffer(content, "V128") for content in maps)
+        calls.append((cupy.cuda.Stream(non_blocking=True), placed, workspace, arguments))
     cupy.cuda.Device().synchronize()
     for _ in range(20):
-        for stream, _, arguments in calls:
+        for stream, _, _, arguments in calls:
             with stream:
                 function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
     cupy.cuda.Device().synchronize()
-    for _, placed, arguments in calls:
+    for _, placed, workspace, _ in calls:
         answer, bound = problem.answer(placed), problem.error_bound(placed)
         assert float(problem.worst_error(problem.result(placed["C"]), answer, bound)) <= 1
-        assert not arguments[-1][:256].any(), "the counters are set back"
+        assert not workspace[:256].any(), "the counters are set back"
 
 
 @pytest.mark.parametrize(

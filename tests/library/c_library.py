@@ -16,6 +16,7 @@ import numpy as np
 
 from mltune.device.known import H200
 from mltune.kernel.bundle import variables_of
+from mltune.kernel.launch import TensorMap
 from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, row
@@ -31,6 +32,16 @@ def fake_cubin(parameters: Sequence[Any], further: Sequence[int], mark: int) -> 
     """Return what the driver of fake_cuda.c takes for machine code: the bytes of all arguments."""
     sizes = [8 if one.role in ("in", "out", "inout", "size") else BYTES[one.dtype] for one in parameters]
     return b"\x7fELF" + bytes([len(sizes) + len(further), *sizes, *further, mark, mark])
+
+
+def fake_map(matrix: TensorMap, address: int) -> int:
+    """Return the first word of a tensor map of the driver of fake_cuda.c; 0 where it makes none."""
+    _, size, inner, lines, stride, box = matrix
+    if address % 16 or stride * size % 16 or not inner or not lines:
+        return 0
+    told = [{1: 0, 2: 1}[size], 2, address, inner, lines, stride * size, 128 // size, box, 1, 1, 0, 3, 2, 0]
+    word = functools.reduce(lambda word, value: (word * 1000003 + value) % 2**64, told, 0)
+    return word - 2**64 * (word >= 2**63)
 
 
 @functools.cache
@@ -54,7 +65,8 @@ def content_of(kernel_name: str, problem: Any, extents: Sequence[str], count: in
         one = row(columns, number)
         if number in parts and "SPLIT_K" in one:
             one = {**one, "SPLIT_K": parts[number]}
-        further = [4] * len(kernel.launch_rule.arguments) + [8] * (kernel.launch_rule.workspace is not None)
+        rule = kernel.launch_rule
+        further = [4] * len(rule.arguments) + [8] * ((rule.workspace is not None) + len(rule.tensor_maps))
         build = Build(TrialState.OK, cubin=fake_cubin(parameters, further, number), registers=32, spill_bytes=0)
         configurations.append(configuration_of(PlacedKernel(kernel, problem, H200), one, build))
     sizes = np.unique((2 ** rng.uniform(4, 12, (40, len(extents)))).astype(np.int64), axis=0)

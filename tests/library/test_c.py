@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from c_library import build_driver, call, content_of
+from c_library import build_driver, call, content_of, fake_map
 
 from mltune.device.known import H200
 from mltune.errors import ExpressionError, UsageError
@@ -234,7 +234,7 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
     types = ["int64" if one.role == "size" else one.dtype if one.role == "scalar" else "pointer" for one in signature]
     answer = call(driver, built(content), name, types, calls)
     assert (answer["status"], answer["left"]) == (0, 0)
-    kernel, used, stay = load_kernel(kernel_name), set(), set()
+    kernel, used, stay, mapped = load_kernel(kernel_name), set(), set(), set()
     for sizes, made, (status, shape, arguments, zeroed) in zip(sizes_of, calls, answer["found"], strict=True):
         one, launch = expected(kernel, content, problem, sizes, bool(made["workspace"]))
         if one is None:
@@ -256,7 +256,12 @@ def test_every_launch_is_the_one_that_mltune_computes(driver, built, name):
                 assert arguments[place] == made["arguments"][signature.index(parameter)]
         if kernel.launch_rule.workspace is not None:
             assert arguments[after + len(launch.arguments)] == (made["workspace"] + COUNTERS - zeros if needed else 0)
+        after += len(launch.arguments) + (kernel.launch_rule.workspace is not None)
+        maps = [fake_map(matrix, arguments[matrix.place]) for matrix in launch.tensor_maps]
+        assert arguments[after : after + len(maps)] == maps
+        mapped.update(map(bool, maps))
     assert len(used) > 1
+    assert mapped == ({False, True} if kernel.launch_rule.tensor_maps else set())  # of lines that begin anywhere none
     if name == "hgemm_nn":  # rows that begin anywhere
         assert {content.configurations[one].document.configuration["PACK"] for one in used} == {0, 1}
     elif kernel_name in ("gemm_simt", "gemm_wgmma"):  # parts or blocks that follow from the sizes; a batch has none

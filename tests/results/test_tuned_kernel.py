@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from c_library import build_driver
+from c_library import build_driver, fake_map
 
 from mltune.errors import DeviceError, RunDirectoryError
+from mltune.kernel.launch import TensorMap
 from mltune.results.tuned_kernel import load_winner
 
 LAUNCH = {"grid": [4, 1, 1], "block": [32, 1, 1], "shared_bytes": 0, "launched": [3]}
@@ -102,6 +103,13 @@ found += [wrong, [*by_cupy]]
 kernel(None, *arguments[1:])
 kernel(arguments[0], 2**70, *arguments[2:])
 found.append(by_cupy[len(found[3]):])
+code = ctypes.create_string_buffer(b"\\x7fELF" + bytes([4, 8, 4, 8, 8]))
+Function.kernel = types.SimpleNamespace(ptr=ctypes.addressof(code))
+rows = ((0, "2", "n", "k + 1", "n", "8"), (0, "2", "n", "k", "n + 1", "8"))
+mapped = TunedKernel(Function(), None, (4, 1, 1), (32, 2, 1), 96, (), None, rows, ("A", "n", "k"))
+for n in (64, 128):
+    mapped(array(4096), np.int32(n), np.int64(7))
+    found.append(list(last.arguments)[:4])
 print(json.dumps(found))
 """
 
@@ -120,10 +128,47 @@ def test_a_launch_passes_what_cupy_would_pass(tmp_path: Path) -> None:
         return json.loads(done.stdout)
 
     one, two = (int(np.float32(value).view("i4")) for value in (1, 2))
-    first, second, wrong, by_cupy, others = run()
+    first, second, wrong, by_cupy, others, *mapped = run()
     values = [4096, 2**32 - 7, int(np.float32(1.5).view("i4")), 12, one | two << 32, 3]
     assert first == [[4, 1, 1, 32, 2, 1, 96], [*values, 2**40], 77]
     assert second == [[9, 1, 1, 32, 2, 1, 96], [*values, 512], 77]
     assert (wrong, by_cupy) == ([], [])
+    for n, arguments in zip((64, 128), mapped, strict=True):  # made anew for another size; not of lines of 130 bytes
+        assert arguments == [4096, n, 7, fake_map(TensorMap(0, 2, n, 8, n, 8), 4096)]
     assert [kinds[:2] for kinds in others] == [["NoneType", "int32"], ["ndarray", "int"]]
     assert run(FAKE_REFUSES="1")[3][0] == ["ndarray", "int32", "float32", "int", "complex64", "int64", "ndarray"]
+
+
+ENCODE = """
+import json, sys
+from mltune.kernel.launch import TensorMap
+found = []
+for matrix, address in json.loads(sys.argv[1]):
+    content = TensorMap(*matrix).encoded(address)
+    assert len(content) == 128
+    found.append(int.from_bytes(content[:8], "little", signed=True))
+print(json.dumps(found))
+"""
+
+
+def test_the_driver_encodes_a_tensor_map_where_the_copy_engine_can_copy(tmp_path: Path) -> None:
+    build_driver(tmp_path)
+    matrices = [
+        (TensorMap(4, 2, 100, 7, 104, 64), 4096),
+        (TensorMap(4, 1, 100, 7, 112, 256), 4112),
+        (TensorMap(4, 2, 100, 7, 100, 64), 4096),  # lines begin at other multiples than of 16 bytes
+        (TensorMap(4, 2, 104, 7, 104, 64), 4098),
+        (TensorMap(4, 2, 0, 7, 104, 64), 4096),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", ENCODE, json.dumps(matrices)],
+        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    words = [fake_map(matrix, address) for matrix, address in matrices]
+    assert json.loads(done.stdout) == words
+    assert [bool(word) for word in words] == [True, True, False, False, False]
+    assert TensorMap(4, 3, 8, 8, 16, 8).encoded(4096) == bytes(128)  # no elements of three bytes, whatever the driver

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import runpy
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from emulation.host import COMPILER, HERE, HostKernel, compile_options
 from winners import HALVES, PROBLEMS, a_winner, cuda_include, epilogue_winner, split_k_winner
 
-from mltune.kernel.launch import Launch
+from mltune.kernel.launch import Launch, TensorMap
 from mltune.problem.gemm import GemmProblem
 from mltune.results.winner_folder import write_winner
 
@@ -26,6 +27,21 @@ def precision_of(folder: Path) -> dict[str, int]:
     """Return the macro that the emulator's instructions follow, too."""
     problem = GemmProblem.from_json(json.loads((folder / "winner.json").read_text())["problem"])
     return {"PRECISION": problem.types.number}
+
+
+def encode(to, kind, rank, address, extents, strides, box, steps, *settings):
+    """Stand in for the driver: what a tensor map is made from is its first words."""
+    assert (rank, *steps, *settings) == (2, 1, 1, 0, 3, 2, 0)
+    words = np.array([address.value, kind, *extents, *strides, *box], dtype=np.uint64)
+    ctypes.memmove(to.value, words.ctypes.data, words.nbytes)
+
+
+def read_map(content: np.ndarray, argument: tuple[int, np.ndarray]) -> TensorMap:
+    """Return what an example has encoded."""
+    address, kind, inner, lines, stride, width, box = (int(word) for word in content.view("u8")[:7])
+    element_bytes = {0: 1, 1: 2, 2: 4}[kind]
+    assert (address, width) == (argument[1].ctypes.data, 128 // element_bytes)
+    return TensorMap(argument[0], element_bytes, inner, lines, stride // element_bytes, box)
 
 
 class EmulatedModule:
@@ -47,6 +63,10 @@ class EmulatedModule:
         types = [argument["type"] for argument in self.document["launch"]["arguments"]]
         of = GemmProblem.from_json(self.document["problem"])
         stored = {"uint16": "bfloat16"} if "b" in of.precision else {}
+        maps = [argument for argument in arguments if argument.dtype.kind == "V"]
+        arguments = arguments[: len(arguments) - len(maps)]
+        assert types[len(arguments) :] == ["CUtensorMap"] * len(maps)
+        types = types[: len(arguments)]
         named = [stored.get(value.dtype.name, value.dtype.name) for value in arguments]
         if of.types.is_fp8:
             named[4], named[6] = of.types.operands
@@ -70,7 +90,10 @@ class EmulatedModule:
             batch=of.batch,
             epilogue=of.epilogue,
         )
-        launch = Launch(grid, block, shared_mem, launched, None if workspace is None else workspace.nbytes)
+        arrays = [(4, A), (6, B), (9, C)][: len(maps)]
+        tensor_maps = tuple(read_map(*pair) for pair in zip(maps, arrays, strict=True))
+        size = None if workspace is None else workspace.nbytes
+        launch = Launch(grid, block, shared_mem, launched, size, tensor_maps)
         self.kernel.launch(problem, operands, launch, workspace)
         self.launches += 1
 
@@ -79,6 +102,7 @@ def emulated_cupy(runtime: Path) -> dict[str, ModuleType]:
     """Return stand-ins for CuPy's modules that run the example with NumPy and the emulator."""
     cupy, cupyx, profiler = (ModuleType(name) for name in ("cupy", "cupyx", "cupyx.profiler"))
     cupy.random, cupy.matmul, cupy.zeros, cupy.exp = np.random, np.matmul, np.zeros, np.exp
+    cupy.asarray = lambda array: SimpleNamespace(data=SimpleNamespace(ptr=array.ctypes.data))
     cupy.RawModule = lambda path: EmulatedModule(path, runtime)
 
     def benchmark(function, arguments, keywords, *, n_repeat):
@@ -101,6 +125,8 @@ def test_the_python_example_runs(tmp_path, runtime, monkeypatch, capsys, winner)
     write_winner(tmp_path / "winner", winner)
     for name, module in emulated_cupy(runtime).items():
         monkeypatch.setitem(sys.modules, name, module)
+    load, driver = ctypes.CDLL, SimpleNamespace(cuTensorMapEncodeTiled=encode)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver if name == "libcuda.so.1" else load(name))
 
     names = runpy.run_path(str(tmp_path / "winner" / "example.py"))
 

@@ -138,8 +138,9 @@ def test_headers_of_folders_lie_in_folders(tmp_path):
 def test_templates_are_in_the_package():
     templates = Path(mltune.__file__).parent / "results" / "templates"
     names = {path.name.removesuffix(".txt") for path in templates.rglob("*") if path.is_file()}
-    assert names == {"README.txt", "usage", "example.py", "example.cpp"}
-    assert names - {"usage"} < FILES
+    included = {"usage", "tensor_map.py", "tensor_map.hpp"}
+    assert names == {"README.txt", "example.py", "example.cpp", *included}
+    assert names - included < FILES
 
 
 def test_a_kind_without_examples_has_everything_else(monkeypatch, tmp_path):

@@ -47,6 +47,7 @@ def test_formulas_name_nothing_but_the_sizes():
         "block": ["64", "1", "1"],
         "shared_bytes": str(3 * 8 * (33 + 33) * 8),
         "workspace_bytes": "0",
+        "tensor_maps": [],
     }
 
 

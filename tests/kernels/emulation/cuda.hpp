@@ -11,6 +11,7 @@
 #define __constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __restrict__ __restrict
 #define __shared__  // dynamic only: `extern __shared__ unsigned char shared_storage[];` is the runtime's

@@ -84,6 +84,19 @@ CUresult CUDAAPI cuMemsetD8(CUdeviceptr to, unsigned char value, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+// As hopper.hpp has a tensor map.
+CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType kind, cuuint32_t rank, void* address, const cuuint64_t* extents,
+                                        const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t*, CUtensorMapInterleave,
+                                        CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  const long long bytes = kind == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : kind == CU_TENSOR_MAP_DATA_TYPE_UINT16 ? 2 : 4;
+  if (rank != 2 || swizzle != CU_TENSOR_MAP_SWIZZLE_128B || box[0] * bytes != 128) return CUDA_ERROR_INVALID_VALUE;
+  if (reinterpret_cast<unsigned long long>(address) % 16 || strides[0] % 16) return CUDA_ERROR_INVALID_VALUE;
+  const long long words[] = {reinterpret_cast<long long>(address), bytes, static_cast<long long>(extents[0]), static_cast<long long>(extents[1]),
+                             static_cast<long long>(strides[0]) / bytes, box[1], 1, 0};
+  std::memcpy(map, words, sizeof words);
+  return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);
   return CUDA_SUCCESS;

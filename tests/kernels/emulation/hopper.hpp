@@ -66,7 +66,7 @@ inline void bulk_wait_read() {
 }
 inline void bulk_wait() { emulation_store_wait(0); }
 
-// A tensor map as the emulator has it, in the kernel's own memory for one.
+// A tensor map as the emulator has it, in the kernel's own memory for one; host.py packs it likewise.
 struct EmulatedMap {
   const unsigned char* X;
   int element_bytes;
@@ -91,6 +91,8 @@ UNCHECKED void make_map(Map* map, Map*, const Element* X, unsigned inner, unsign
 }
 
 inline void acquire_map(const void*) {}
+template <typename Map>
+inline void prefetch_map(const Map&) {}
 
 // Lines of 128 bytes, swizzled; zeros where there is no matrix.
 template <int Targets, typename Map>

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import itertools
 import shutil
+import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from mltune.kernel.launch import Launch
+from mltune.kernel.launch import Launch, TensorMap
 from mltune.problem.gemm import GemmProblem
 
 HERE = Path(__file__).parent
@@ -126,13 +127,23 @@ class HostKernel(HostLibrary):
             workspace = empty_workspace(launch) if workspace is None else workspace
             self.add_range("the workspace", workspace.ctypes.data, launch.workspace_bytes, writable=True)
             arguments.append(np.uint64(workspace.ctypes.data))
-        self.run([np.array(argument) for argument in arguments], launch, most_accesses=most_accesses)
+        maps = [emulated_map(matrix, int(arguments[matrix.place])) for matrix in launch.tensor_maps]
+        self.run([*map(np.array, arguments), *maps], launch, most_accesses=most_accesses)
 
 
 def compile_options(source: Path, macros: Mapping[str, int | str]) -> list[str]:
     """Return the options that compile a kernel for the emulator, all but the name of the object file."""
     definitions = [f"-D{name}={value}" for name, value in macros.items()]
     return ["-O1", "-w", *CHECKS, *definitions, f'-DKERNEL_SOURCE="{source}"', "-c", str(HERE / "kernel.cpp")]
+
+
+def emulated_map(matrix: TensorMap, address: int) -> np.ndarray:
+    """Return a tensor map as the emulator has it, zeros where the driver makes none."""
+    _, element_bytes, inner, lines, stride, box = matrix
+    words = (address, element_bytes, inner, lines, stride, box, 1, 0)
+    is_possible = address % 16 == stride * element_bytes % 16 == 0 and inner > 0 and lines > 0
+    content = struct.pack("<Qi4xqqqi4xqq", *words).ljust(128, b"\0") if is_possible else bytes(128)
+    return place(np.frombuffer(content, np.uint8), 0)
 
 
 def empty_workspace(launch: Launch) -> np.ndarray:
