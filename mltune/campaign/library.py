@@ -165,7 +165,7 @@ def _times(spec: Spec, kernels: int, *, replayed: bool) -> tuple[float, float]:
     if settings.trials is not None or (replayed and settings.time is None):
         return math.inf, math.inf
     time_s = GPU_TIME_S * len(spec.tuned) if settings.time is None else parse_duration(settings.time)
-    return time_s, round(time_s - min(_CROSS_SHARE * time_s, crossing_s(len(spec.sizes), len(spec.tuned), kernels)), 3)
+    return time_s, round(time_s - min(_CROSS_SHARE * time_s, crossing_s(len(spec.sizes), kernels)), 3)
 
 
 def _slice_s(problem: RunnableProblem, kernels: Sequence[Kernel], gpus: Sequence[Device], compilers: int) -> float:

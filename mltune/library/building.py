@@ -64,16 +64,12 @@ _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out
 _SAVE_EVERY_S = 2.0
 _FAR = 2.5  # times longer than expected from other sizes
-_FORESEEN_AT, _FORESEEN_EACH = 160, 2  # sizes for which a model of the tunes proposes candidates, and how many
-_PROPOSED = 100  # as many as it proposes, about
+_FORESEEN_AT = 24  # sizes for which a model of the tunes proposes candidates
 
 
-def crossing_s(sizes: int, tuned: int, kernels: int) -> float:
-    """Return the seconds that it takes to time what is proposed at tuned sizes, and a shortlist at all sizes.
-
-    They are as far as they are known before.
-    """
-    return (sizes * (kernels * _OF_SIZE + _SHORTLIST * MOST) + tuned * kernels * _PROPOSED) * _EACH_S
+def crossing_s(sizes: int, kernels: int) -> float:
+    """Return the seconds that it takes to time a shortlist at sizes, as far as it is known before."""
+    return sizes * (kernels * _OF_SIZE + _SHORTLIST * MOST) * _EACH_S
 
 
 class Tune(NamedTuple):
@@ -279,9 +275,9 @@ class Building:
     def _found(self) -> list[LibraryCandidate]:
         """Return the candidates, the most promising first.
 
-        They are the fastest one of each tuned size; the default of each kernel; what a model of the tunes chooses for
-        the sizes between; the fastest one of each tuned size that is valid at every size; the next two of each size
-        with other machine code; the first ones with other launches, which gain little and are many; and the next ones.
+        They are the fastest one of each tuned size; the fastest one there that is valid at every size; the default of
+        each kernel; what a model of the tunes chooses for the sizes between; the next two of each size with other
+        machine code; the first ones with other launches, which gain little and are many; and the next ones.
         """
         by_key: dict[str, LibraryCandidate] = {}
         ranked = [
@@ -290,16 +286,16 @@ class Building:
         ]
         valid = np.isfinite(self._tiles_of([*by_key.values()])[..., 0])
         everywhere = {candidate for candidate, sizes in zip(by_key.values(), valid.T, strict=True) if sizes.all()}
+        promising = [(at, of_size[:1]) for at, of_size in ranked]
+        for at, of_size in ranked:
+            general = (candidate for candidate in of_size if candidate in everywhere and self._is_fallback(candidate))
+            promising.append((at, [*itertools.islice(general, 1)]))
         kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes if kernel.space.default]
         defaults = (LibraryCandidate(kernel, kernel.compiler.completed(kernel.space.default)) for kernel in kernels)
         of_each = [*{default.key: default for default in defaults}.values()]
         for kernel in () if self.replayed else {kernel.label: kernel for kernel in kernels}.values():
             of_each += self._foreseen(kernel)
-        promising = [(at, of_size[:1]) for at, of_size in ranked]
         promising += [(at, of_each) for at, _ in ranked]
-        for at, of_size in ranked:
-            general = (candidate for candidate in of_size if candidate in everywhere and self._is_fallback(candidate))
-            promising.append((at, [*itertools.islice(general, 1)]))
         launches = [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
         compiled = [(at, _with_own_code(of_size)) for at, of_size in ranked]
         for rank in range(1, FEW if math.isinf(self.left_s) else MANY):
@@ -312,19 +308,14 @@ class Building:
         return [*chosen.values()]
 
     def _foreseen(self, kernel: Kernel) -> list[LibraryCandidate]:
-        """Return what a model of a kernel's tunes expects to be fast, at all sizes and not only at the tuned ones.
-
-        They are a portfolio, and then those expected to be the fastest at each size.
-        """
+        """Return what a model of a kernel's tunes expects to be fast, at all sizes and not only at the tuned ones."""
         places = [*representatives(self.spec.sizes, self.spec.weights, _FORESEEN_AT)]
         runs = [(tune.problem, tune.run.records) for tune in self.tunes if tune.kernel.label == kernel.label]
         problems, weights = [self.problems[place] for place in places], np.array(self.spec.weights)[places]
         columns, times_s = self.foresee(kernel, self.device, runs, problems)
         none = np.zeros(times_s.shape[1], dtype=np.bool_)
         chosen = choose_portfolio(shares(times_s), weights, none, most=MOST_THAT_PAY) if len(none) else []
-        chosen += np.argsort(times_s, axis=1)[:, :_FORESEEN_EACH].T.ravel().tolist()
-        distinct = dict.fromkeys(chosen)
-        return [LibraryCandidate(kernel, kernel.compiler.completed(row(columns, number))) for number in distinct]
+        return [LibraryCandidate(kernel, kernel.compiler.completed(row(columns, number))) for number in chosen]
 
     def _ranked(self, place: int) -> list[LibraryCandidate]:
         """Return the configurations that ran at a tuned size, the fastest first."""

@@ -68,7 +68,7 @@ def time_configurations(
     return times
 
 
-_DRAWN, _DRAWN_AT, _KEPT = 1000, 24, 24  # configurations from the space of each of some sizes, and those kept
+_DRAWN, _DRAWN_AT = 600, 8  # configurations from the space of each of some sizes
 
 
 def expected_times(
@@ -77,12 +77,11 @@ def expected_times(
     runs: Sequence[tuple[RunnableProblem, Trials]],
     problems: Sequence[RunnableProblem],
 ) -> tuple[Columns, Floats]:
-    """Return a table of configurations and their seconds at some problems, infinite where one does not run.
+    """Return a table of random configurations and their seconds at some problems, infinite where one does not run.
 
     The model learns from the trials of `runs` how much faster or slower than by physics a configuration is, so it
-    knows sizes that were not tuned. The configurations are those of random ones that it expects to be the fastest at
-    some of the problems. The table has no compiler parameters, which have their defaults. Of a kernel without the
-    resources that physics needs, and of one without a timed trial, there are no configurations.
+    knows sizes that were not tuned. The table has no compiler parameters, which have their defaults. Of a kernel
+    without the resources that physics needs, and of one without a timed trial, there are no configurations.
     """
     plain = kernel.recorded_with(())
     cases = [PlacedKernel(plain, problem, device) for problem in problems]
@@ -96,20 +95,17 @@ def expected_times(
         rows.append(inputs)
         speeds.append(np.log(physical_s / timed.column("median_s")))
     model = ExtraTreesModel(random_state=0, slope=1.0).fit(np.concatenate(rows), np.concatenate(speeds))
-
-    def expected_s(case: PlacedKernel, columns: Columns) -> Floats:
-        valid, times_s = case.runs(columns), np.full(length(columns), np.inf)
+    drawn = [
+        case.space.rows(case.space.sample(_DRAWN, np.random.default_rng(number)))
+        for number, case in enumerate(cases[:: max(len(cases) // _DRAWN_AT, 1)])
+    ]
+    columns = {name: np.concatenate([of_case[name] for of_case in drawn]) for name in plain.all_parameters}
+    times_s = np.full((len(cases), length(columns)), np.inf)
+    for case, of_case_s in zip(cases, times_s, strict=True):
+        valid = case.runs(columns)
         inputs, physical_s = _inputs(case, {name: column[valid] for name, column in columns.items()})
-        times_s[valid] = physical_s / np.exp(model.predict(inputs)[0])
-        return times_s
-
-    kept = []
-    for number, case in enumerate(cases[:: max(len(cases) // _DRAWN_AT, 1)]):
-        drawn = case.space.rows(case.space.sample(_DRAWN, np.random.default_rng(number)))
-        fastest = np.argsort(expected_s(case, drawn))[:_KEPT]
-        kept.append({name: column[fastest] for name, column in drawn.items()})
-    columns = {name: np.concatenate([of_case[name] for of_case in kept]) for name in plain.all_parameters}
-    return columns, np.array([expected_s(case, columns) for case in cases])
+        of_case_s[valid] = physical_s / np.exp(model.predict(inputs)[0])
+    return columns, times_s
 
 
 def _inputs(placed: PlacedKernel, columns: Columns) -> tuple[Floats, Floats]:

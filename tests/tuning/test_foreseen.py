@@ -45,8 +45,6 @@ def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
     columns, times_s = expected_times(kernel, H200, runs, OTHERS)
     slow = columns["BLK_M"] == 64
     assert times_s.shape == (len(OTHERS), len(slow))
-    assert len(slow) == 24 * len(OTHERS)
-    assert slow.mean() < 0.02
     for problem, of_problem_s in zip(OTHERS, times_s, strict=True):
         placed = PlacedKernel(KERNEL, problem, H200)
         runs_there = placed.runs(columns)
@@ -54,7 +52,7 @@ def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
         ratios = of_problem_s[runs_there] / Features(placed).physical_s(
             {name: column[runs_there] for name, column in columns.items()}
         )
-        assert np.median(ratios[~slow[runs_there]]) < 2
+        assert np.median(ratios[slow[runs_there]]) > 5 > 2 > np.median(ratios[~slow[runs_there]])
     for configuration in (kernel.compiler.completed(row(columns, number)) for number in range(20)):
         assert set(configuration) == set(kernel.all_parameters)
         assert any(PlacedKernel(kernel, problem, H200).contains(configuration) for problem in OTHERS)
