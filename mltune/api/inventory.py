@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.api.places import check_places
-from mltune.errors import UsageError
+from mltune.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -275,8 +276,11 @@ def check_wisdom(
 
 def export_winners(folder: Path, gpu: str | None, wisdom: Path | None) -> dict[str, int]:
     """Write the winners of Triton's kernels into a folder; return how many the file of each GPU holds."""
+    from mltune.device.known import find_device
     from mltune.known.triton_winners import export_winners
 
+    with contextlib.suppress(DeviceError):  # the name of a GPU that only the wisdom knows
+        gpu = gpu and find_device(gpu)[0].name
     return export_winners(wisdom_file(wisdom), folder, gpu)
 
 

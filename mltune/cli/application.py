@@ -74,7 +74,7 @@ def command(
     return register
 
 
-RENAMED = {"--device": "--gpu", "--output": "--out", "--export": "--dataset"}
+RENAMED = {"--device": "--gpu", "--output": "--out", "--export": "--dataset", "--time": "--time-column"}
 """Options of 0.2 that have other names since: taken in 0.3, with a notice, where a command has the new one alone."""
 
 

@@ -177,7 +177,7 @@ def dashboard(options: Given) -> None:
 @command(
     api.report,
     run=argument("RUN", RUN),
-    out=file("FOLDER", "Directory of the files.  [default: RUN]"),
+    out=file("FOLDER", "Folder of the files.  [default: RUN]"),
 )
 def report(options: Given, as_json: bool = False) -> None:
     """Write the report on a run: report.html, report.md and winners.json.

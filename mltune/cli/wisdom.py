@@ -94,7 +94,7 @@ def _written(out: Path, count: int, as_json: bool) -> None:
     "export",
     group=triton,
     folder=argument("FOLDER", "A new folder, or one of earlier winners, which stay.", Path),
-    gpu=text("NAME", "Only winners of the GPU of this name, such as 'NVIDIA H200'.  [default: of all GPUs]"),
+    gpu=text("FACTS", "Only winners of this GPU: a known one, a file, cuda:N, or its name.  [default: of all GPUs]"),
     wisdom=WISDOM,
 )
 def export_triton(folder: Path, gpu: str | None = None, wisdom: Path | None = None, as_json: bool = False) -> None:

@@ -33,6 +33,7 @@ class Target:
 
 def parse_device(text: str) -> Target | None:
     """Read a device specification; None for ``"auto"``, where :func:`choose` decides."""
+    text = str(text)  # from Python it may be a number
     if text == "auto":
         return None
     if match := _CUDA.fullmatch(text):

@@ -79,7 +79,7 @@ def find_bound(placed: PlacedKernel, *, configuration: Mapping[str, int] | None 
     if not set(NEEDED) <= set(kernel.resources.estimates):
         raise BundleError(
             f"{kernel.name} does not name all [resources] that a bound needs, {', '.join(NEEDED)}; add them to "
-            f"{kernel.folder / 'kernel.toml'}."
+            f"{kernel.described_in}."
         )
     values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
     part = None if configuration is None else kernel.with_values(values)

@@ -530,7 +530,7 @@ class TestCompare:
     def table(self, tmp_path):
         rows = [f"{a},{b},{c},{1 + abs(a - 3) + b * c / 7}" for a in range(8) for b in range(8) for c in range(4)]
         (tmp_path / "times.csv").write_text("\n".join(["a,b,c,time_ms", *rows, "7,7,9,"]) + "\n")
-        return ("compare", "--table", "times.csv", "--parameters", "a,b,c", "--time", "time_ms")
+        return ("compare", "--table", "times.csv", "--parameters", "a,b,c", "--time-column", "time_ms")
 
     @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
     @pytest.mark.system

@@ -260,7 +260,7 @@ MISTAKES = [
     ("compare --jobs 0", "--jobs", "at least 1"),
     ("compare --share 2/1", "the share cannot be 2/1", "2/1"),
     ("compare --table ''", "--table is empty, but it is a path"),
-    ("compare --table nope.csv --parameters a --time t_ms", "nope.csv", "there is no such file or folder"),
+    ("compare --table nope.csv --parameters a --time-column t_ms", "nope.csv", "there is no such file or folder"),
     ("compare --out ''", "--out is empty, but it is a path"),
     # others
     ("device a100 x", "unexpected extra argument", "mltune device --help"),
@@ -445,3 +445,27 @@ def test_an_option_of_the_version_before_is_taken_with_a_notice(mltune, command,
     assert (code, err.splitlines()[0]) == (0, f"{old} is called {new} now; the old name is taken until 0.4")
     assert "limited by" in out
     assert old not in mltune(command.split()[0], "--help")[1].replace("--device auto", "")
+
+
+def test_the_column_of_the_times_has_a_name_of_its_own(mltune, tmp_path, monkeypatch):
+    """--time is a limit everywhere."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("a,time_ms\n1,2\n2,3\n")
+    notices = []
+    for option in ("--time", "--time-column"):
+        words = (
+            "--kernel",
+            "mine",
+            "--gpu",
+            "a100",
+            "--parameters",
+            "a",
+            option,
+            "time_ms",
+            "--out",
+            option.strip("-"),
+        )
+        code, _, err = mltune("datasets", "import", "t.csv", *words)
+        assert code == 0, err
+        notices.append("--time is called --time-column now; the old name is taken until 0.4" in err)
+    assert notices == [True, False]
