@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from mltune.errors import UsageError
-from mltune.files.text import printable
+from mltune.files.text import many, printable
 
 if TYPE_CHECKING:
     from mltune.kernel.configurations import Restrictions, Values
@@ -85,6 +85,9 @@ class Search:
     def __len__(self) -> int:
         """Return the number of configurations."""
         return len(self._table)
+
+    def __repr__(self) -> str:
+        return f"Search({many(len(self), 'configuration')} of {', '.join(self._table.names)}; {len(self.results)} told)"
 
     @overload
     def ask(self) -> dict[str, Any] | None: ...

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
-from mltune.files.text import no_such, printable
+from mltune.files.text import many, no_such, printable
 from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.launch import Launch, plain_entry
 from mltune.kernel.parts import CompilerSpace, KernelResources, KernelSource, KernelSpace, LaunchRule
@@ -129,6 +129,9 @@ class Kernel:
             if not holds:
                 see = f"see {self.described_in}"
                 raise UsageError(f"{self.name} does not solve {problem.label}: {law}; {see}.")
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name} for {self.problem}, {many(len(self.all_parameters), 'parameter')})"
 
     @property
     def described_in(self) -> str:

@@ -15,6 +15,7 @@ from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN, with_mixes
 from mltune.device.peaks import fma_per_clock, issues_per_clock, peak_flops
 from mltune.errors import BundleError, UsageError
+from mltune.files.text import many
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats, Indices, columns_of, row
 from mltune.kernel.placed import PlacedKernel
@@ -228,6 +229,10 @@ class UpperBound:
     device: Device
     bounds: Mapping[str, ProblemBound]
     code: tuple[LoopCode, float] | None = None
+
+    def __repr__(self) -> str:
+        kernels = many(len(self.bounds), "kernel")
+        return f"UpperBound({self.problem.label} on {self.device.name}: {kernels}, {self.kernel} with the highest)"
 
     @property
     def kernel(self) -> str:

@@ -2,7 +2,6 @@
 
 import pytest
 
-import mltune
 from mltune import UsageError
 
 PREAMBLE = """
@@ -89,10 +88,3 @@ def test_a_mistake_is_answered_before_anything_runs(mistake, words, tmp_path, mo
         assert word in str(error.value)
     assert ", got " not in str(error.value)  # the mistake comes before the law
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("make", [lambda: mltune.check("gemm_shared", time="1s"), lambda: mltune.list_datasets()[0]])
-def test_a_notebook_shows_a_table(make):
-    html = make()._repr_html_()
-    assert html.startswith("<table><tr><th>")
-    assert len(html) < 2000
