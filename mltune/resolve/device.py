@@ -66,7 +66,7 @@ def facts_of(device: str) -> Device:
         return find_device(device)[0]
     gpus, reason = find_gpus()
     if not gpus:
-        raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
+        raise UsageError(f"no GPU was found: {reason}; name one, such as --gpu h200 (`mltune device --known`).")
     return gpus[0]
 
 
