@@ -179,7 +179,8 @@ def again(options: Given, *names: str) -> Iterator[object]:
         value = options[name]
         for text in [f"{key}={item}" for key, item in value.items()] if isinstance(value, dict) else [value]:
             if text not in (None, False, "auto"):
-                yield from (f"--{name}",) if text is True else (f"--{name}", text)
+                option = f"--{name.replace('_', '-')}"
+                yield from (option,) if text is True else (option, text)
 
 
 def say_resumed_by(*words: object) -> None:

@@ -357,7 +357,7 @@ def _after_comparison(options: Given, document: Given) -> Iterable[object]:
     """Return the command that imports the searched table, or that searches the first dataset."""
     if options.get("table") is not None:
         table = "--kernel", options["table"].stem, "--gpu", "unknown", "--out", "datasets"
-        return "datasets", "import", options["table"], *table, *again(options, "parameters", "time", "aggregate")
+        return "datasets", "import", options["table"], *table, *again(options, "parameters", "time_column", "aggregate")
     first, *_ = (options["datasets"] or "all").split(",")
     first = next(iter(document["datasets"])) if first == "all" else first
     return () if Path(first).is_dir() else ("tune", "--device", f"{REPLAY}{first}")

@@ -51,7 +51,7 @@ MISTAKES = [
     ("mltune.tune('sgemm', skip='no', device=replay)", "skip cannot be 'no'", "True or False"),
     ("mltune.tune('sgemm', enough='85%', device=replay)", "enough cannot be '85%'", "at most 1"),
     ("mltune.tune_sizes('sgemm', 512)", "sizes cannot be 512", "[1024, 4096]"),
-    ("mltune.tune_sizes('sgemm', [512], trails=4)", "'trails'"),
+    ("mltune.tune_sizes('sgemm', [512], trails=4)", "'trails'", "did you mean 'trials'?"),
     ("mltune.sweep('sgemm', device=0)", "'0' is no device", "auto, cuda:N or replay:NAME"),
     ("mltune.bound('sgemm', gpu=5)", "'5' is no GPU"),
     (
