@@ -621,6 +621,15 @@ def test_report_writes_one_page_and_prints_where(make_run, make_trial, tmp_path)
     assert document["winners"][0]["tflops"] > 0
 
 
+def test_a_report_of_a_damaged_run_says_so_and_names_no_following_command(make_run, make_trial, tmp_path):
+    make_run(tmp_path / "run", *map(make_trial, range(5)))
+    (tmp_path / "run/run.sqlite").write_bytes(b"SQLite format 3\0" + b"\xff" * 4000)
+    result = command("report", tmp_path / "run")
+    assert result.returncode == 1
+    assert "run cannot be read: " in result.stderr
+    assert "next:" not in result.stderr
+
+
 def test_report_needs_a_run(tmp_path):
     result = command("report", tmp_path)
     assert result.returncode == 2
