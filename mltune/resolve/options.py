@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -118,11 +118,11 @@ def check_options(options: RunOptions | Limits) -> None:
                 raise _refusal(declared.name, value, words.format(option.meaning.partition(". ")[0].rstrip(".")))
 
 
-def check_names(subject: str, arguments: Iterable[str], names: Iterable[str]) -> None:
+def check_names(subject: str, arguments: Iterable[str], names: Collection[str]) -> None:
     """Raise UsageError where an argument has none of some names."""
     for name in arguments:
-        if name not in (known := [*names]):
-            raise UsageError(f"{subject} has no argument {name!r}{did_you_mean(name, known) or '.'}")
+        if name not in names:
+            raise UsageError(f"{subject} has no argument {name!r}{did_you_mean(name, names) or '.'}")
 
 
 def directory_of(run: str | Path | None) -> Path | None:
