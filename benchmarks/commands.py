@@ -24,6 +24,7 @@ COMMANDS = {
         for precision, kernel in zip("scdz", ["gemm_simt", "gemm_simt", "gemm_mma64", "gemm_mma64"], strict=True)
     },
     "first": f"tune sgemm --device {FIRST} --run runs/first",
+    "sweep": f"sweep sgemm --complete --prune --device {FIRST} --run runs/sweep",
     "rehearsal": "run rehearsal --run runs/rehearsal",
     "compare": "compare --strategies mltune,random --datasets h200-sgemm-nt-4096-random --seeds 3 --evaluations 100 "
     "--out runs/compare",
@@ -31,6 +32,7 @@ COMMANDS = {
 KEPT = {
     "space": ("kernel", "label", "combinations", "valid"),
     "first": ("label", "trials", "counts", "stopped", "funnel", "skips", "optimum", "best"),
+    "sweep": ("pruning",),
     "rehearsal": ("distinct", "with_winner", "funnel", "problems"),
     "compare": ("evaluations", "strategies"),
 }

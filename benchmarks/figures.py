@@ -33,7 +33,7 @@ IMAGES = "docs/images"
 
 COMMENT = re.compile(r"<!-- ([\w/.-]+\.json)#(.+?) -->", re.DOTALL)
 SEVERAL = re.compile(r"\{([^{},]+)\}")
-NUMBER = re.compile(r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:e\d+)?(?![\w])")
+NUMBER = re.compile(r"(?:(?<![\w.)])-|(?<![\w.]))(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+|(?<=\d))(?:e\d+)?(?![\w])")
 UNITS = {"%": 100.0, "ms": 1e3, "us": 1e6, "MB": 1e-6, "TFLOPS": 1e-12}
 REDUCTIONS: dict[str, Callable[[Sequence[Any]], float]] = {
     "min": min,

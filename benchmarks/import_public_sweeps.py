@@ -65,7 +65,7 @@ def import_sweep(name: str, entry: dict[str, Any], device: Device, table: pd.Dat
             kernel=kernel,
             problem=PROBLEMS[kernel.name],
             device=device,
-            layout=Layout(time="time_med_ms"),
+            layout=Layout(time_column="time_med_ms"),
             name=name,
             kind=entry["kind"],
             source=source,

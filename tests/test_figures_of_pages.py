@@ -7,15 +7,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SPEC = importlib.util.spec_from_file_location("figures_of_pages", ROOT / "benchmarks/figures.py")
-figures = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(figures)
+
+
+def script(name):
+    specification = importlib.util.spec_from_file_location(f"{name}_of_pages", ROOT / f"benchmarks/{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+figures, summaries = script("figures"), script("summaries")
 
 RESULT = {
     "spaces": {"a b": {"share": 0.9713}, "c": {"share": 0.5}},
     "seconds": [0.0012],
     "count": 5320,
     "flops": 5.46e13,
+    "change": -3.5,
 }
 
 
@@ -47,6 +55,8 @@ def page(folder, text):
         "54.6 TFLOPS<!-- r.json#flops -->",
         "from 0.5 to 0.971<!-- r.json#spaces/*/share|{min max} -->",
         "of 2<!-- r.json#spaces/*/share|count --> spaces",
+        "from -3.5<!-- r.json#change --> to 0.5<!-- r.json#spaces/c/share -->",
+        "| -4 (0.5<!-- r.json#{change spaces/c/share} -->) |",
         "h200-4096 and v1.2 are no figures: 5,320<!-- r.json#count -->",
     ],
 )
@@ -89,13 +99,19 @@ def test_the_figures_and_pictures_of_the_pages_are_right():
     assert figures.check(ROOT, write=False) == []
 
 
+def test_the_summaries_are_what_the_rows_of_the_results_give():
+    written = json.loads(summaries.OUTPUT.read_text())
+    assert written == json.loads(json.dumps(summaries.summaries()))
+
+
 def test_pages_name_their_sources():
-    """The pages that a newcomer reads first have sources, so that the comparison compares something."""
+    """The pages with many figures have sources, so that the comparison compares something."""
     for path in (
         "README.md",
         "docs/index.md",
         "docs/tutorial.md",
         "docs/your-kernel.md",
         "docs/how-to/build-a-library.md",
+        *(f"docs/explanation/{name}.md" for name in ("compiler", "gemm", "older-papers", "pruning", "search", "skip")),
     ):
         assert figures.COMMENT.search((ROOT / path).read_text()), path

@@ -12,7 +12,15 @@ from mltune.api.campaigns import check_cluster, dashboard, load_run, plan, repor
 from mltune.api.comparing import compare, scoreboard
 from mltune.api.datasets import export_dataset, import_dataset, list_datasets, merge_datasets, verify_datasets
 from mltune.api.gating import gate
-from mltune.api.inventory import check, check_wisdom, devices, new_kernel, space
+from mltune.api.inventory import (
+    check,
+    check_wisdom,
+    devices,
+    export_triton_winners,
+    import_triton_winners,
+    new_kernel,
+    space,
+)
 from mltune.api.libraries import build_library
 from mltune.api.models import bound, load_model, predict, train
 from mltune.api.own_kernels import run_kernel, tune_kernel, tuned, tuned_kernel
@@ -60,8 +68,10 @@ __all__ = [
     "dashboard",
     "devices",
     "export_dataset",
+    "export_triton_winners",
     "gate",
     "import_dataset",
+    "import_triton_winners",
     "list_datasets",
     "load_dataset",
     "load_kernel",

@@ -85,12 +85,13 @@ def run(
     begun = perf_counter()
     from mltune.campaign.campaign import CampaignSettings, run_plan
     from mltune.resolve.device import find_gpus
+    from mltune.resolve.options import directory_of
     from mltune.resolve.placement import notices, place, place_on_workers
     from mltune.resolve.plan import Plan
     from mltune.resolve.plan_file import load_plan
     from mltune.show.report.writing import report_files
 
-    directory = None if run is None else Path(run)
+    directory = directory_of(run)
     if not isinstance(plan, Plan) and is_plan(Path(plan)):
         directory, plan = directory or Path(plan), Path(plan) / PLAN_FILE
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)

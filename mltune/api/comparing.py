@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from mltune.api.datasets import list_datasets
 from mltune.api.display import interruptible, shown, warn
 from mltune.api.places import check_places
-from mltune.errors import UsageError
-from mltune.files.text import did_you_mean, many
+from mltune.files.text import many
 
 if TYPE_CHECKING:
     from mltune.comparison.comparison import Report as ComparisonReport
@@ -36,7 +35,7 @@ class CompareOptions(ScoreboardOptions, total=False):
 
     table: str | Path | None
     parameters: str | Sequence[str] | None
-    time: str | None
+    time_column: str | None
     aggregate: bool
     evaluations: int
     seeds: int
@@ -100,7 +99,7 @@ def compare(
         A table of configurations and times (CSV, Parquet or JSON) in place of datasets.
     parameters : str or sequence of str, optional
         The columns of the table that are parameters.
-    time : str, optional
+    time_column : str, optional
         The column of the table that holds the times; its name ends with the unit: ``time_ms``.
     aggregate : bool
         Whether to merge rows of the table that differ in columns which are no parameters: the median counts.
@@ -161,12 +160,11 @@ def compare(
     from mltune.comparison.comparison import CompareCall
     from mltune.comparison.comparison import compare_strategies as run
     from mltune.comparison.results import PRODUCTS, PartialComparison, write_results
+    from mltune.resolve.options import check_names
     from mltune.show import scoreboard as page
 
     names = [*CompareOptions.__optional_keys__, "strategies", "datasets", "share"]
-    for name in options:
-        if name not in names:
-            raise UsageError(f"a comparison has no argument {name!r}{did_you_mean(name, names) or '.'}")
+    check_names("a comparison", options, names)
     settings: dict[str, Any] = {**USUAL, **options}
     overwrite, progress, interrupt = (settings.pop(name) for name in ("overwrite", "progress", "interrupt"))
     request = CompareCall(strategies=strategies, datasets=datasets, share=share, **settings).request()

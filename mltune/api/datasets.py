@@ -23,7 +23,7 @@ class ImportOptions(ShapeOptions, total=False):
     flops: int | None
     arithmetic: str | None
     parameters: str | Sequence[str] | None
-    time: str | None
+    time_column: str | None
     time_unit: str | None
     status: str | None
     aggregate: bool
@@ -88,7 +88,7 @@ def import_dataset(
         Of a problem of any name, ``"fp32"`` by default.
     parameters : str or sequence of str, optional
         Columns of the parameters.
-    time, status : str, optional
+    time_column, status : str, optional
         Columns of the times and of the states.
     time_unit : {"s", "ms", "us", "ns"}, optional
         Unit of the times; by default the end of the column's name. Of a JSON file only where it names no unit.
@@ -127,7 +127,12 @@ def import_dataset(
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "mine.csv").write_text("block,time_ms\n32,1.5\n64,1.25\n")
     >>> found, notices = mltune.import_dataset(
-    ...     folder / "mine.csv", kernel="mine", gpu="a100", parameters="block", time="time_ms", out=folder / "data"
+    ...     folder / "mine.csv",
+    ...     kernel="mine",
+    ...     gpu="a100",
+    ...     parameters="block",
+    ...     time_column="time_ms",
+    ...     out=folder / "data",
     ... )
     >>> found.manifest.best.configuration, notices[0]
     ({'block': 64}, '2 rows, 2 distinct, 0 failed')
@@ -136,8 +141,10 @@ def import_dataset(
     from mltune.dataset.importing import Origin, import_table
     from mltune.device.known import find_device
     from mltune.kernel.reader import is_bundle, load_kernel
+    from mltune.resolve.options import check_names
     from mltune.resolve.problems import imported_problem
 
+    check_names("an import", options, ImportOptions.__optional_keys__)
     file = Path(file)
     bundle = load_kernel(kernel) if is_bundle(kernel) else kernel
     facts, facts_source = find_device(gpu)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mltune.api.places import check_places
-from mltune.errors import UsageError
+from mltune.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -273,19 +274,70 @@ def check_wisdom(
     return WisdomCheck(file, tuple(checked))
 
 
-def export_winners(folder: Path, gpu: str | None, wisdom: Path | None) -> dict[str, int]:
-    """Write the winners of Triton's kernels into a folder; return how many the file of each GPU holds."""
+def export_triton_winners(
+    folder: str | Path, *, gpu: str | None = None, wisdom: str | Path | None = None
+) -> dict[str, int]:
+    """Write the winners of Triton's kernels into a folder, a file for each GPU.
+
+    Parameters
+    ----------
+    folder : str or pathlib.Path
+        A new folder, or one of earlier winners, which stay.
+    gpu : str, optional
+        Only winners of this GPU: a known one, a file with its facts, ``"cuda:N"``, or its name.
+    wisdom : str or pathlib.Path, optional
+        A wisdom; by default the user's file.
+
+    Returns
+    -------
+    dict of str to int
+        How many winners each file holds.
+
+    Raises
+    ------
+    UsageError
+        There are no such winners.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> mltune.export_triton_winners("winners", gpu="h200")  # doctest: +SKIP
+    {'NVIDIA_H200_sm_90_132.json': 3}
+    """
+    from mltune.device.known import find_device
     from mltune.known.triton_winners import export_winners
 
-    return export_winners(wisdom_file(wisdom), folder, gpu)
+    with contextlib.suppress(DeviceError):  # the name of a GPU that only the wisdom knows
+        gpu = gpu and find_device(gpu)[0].name
+    return export_winners(wisdom_file(wisdom), Path(folder), gpu)
 
 
-def import_winners(folder: Path, wisdom: Path | None) -> tuple[Path, dict[str, int]]:
-    """Merge a folder of winners into a wisdom; return its file, and how many winners each file of the folder has."""
+def import_triton_winners(folder: str | Path, *, wisdom: str | Path | None = None) -> tuple[Path, dict[str, int]]:
+    """Add the winners of a folder to the wisdom: programs on these GPUs tune none of these kernels again.
+
+    Parameters
+    ----------
+    folder : str or pathlib.Path
+        One that :func:`export_triton_winners` wrote.
+    wisdom : str or pathlib.Path, optional
+        A wisdom, which need not exist; by default the user's file.
+
+    Returns
+    -------
+    pathlib.Path
+        The file of the wisdom.
+    dict of str to int
+        How many winners each file of the folder has.
+
+    Examples
+    --------
+    >>> import mltune
+    >>> path, counts = mltune.import_triton_winners("winners")  # doctest: +SKIP
+    """
     from mltune.known.triton_winners import import_winners
 
-    path = wisdom or wisdom_file(None)
-    return path, import_winners(folder, path)
+    path = wisdom_file(None) if wisdom is None else Path(wisdom)
+    return path, import_winners(Path(folder), path)
 
 
 def wisdom_file(file: str | Path | None, *, must_exist: bool = False) -> Path:

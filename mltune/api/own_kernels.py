@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.display import interruptible, shown
 from mltune.errors import DeviceError, MltuneWarning, UsageError
-from mltune.resolve.options import RunOptions
+from mltune.resolve.options import RunOptions, directory_of
 
 if TYPE_CHECKING:
     from mltune.kernel.bundle import Kernel
@@ -188,7 +188,7 @@ def tune_kernel(
                 seed=seed,
                 stop=stop,
                 variants=variants,
-                run=None if run is None else Path(run),
+                run=directory_of(run),
                 wisdom=str(wisdom),
             )
             if request.target.cuda is not None and (reason := find_gpus()[1]):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from mltune.errors import UsageError
-from mltune.files.text import printable
+from mltune.files.text import many, printable
+from mltune.resolve.options import whole_number
 
 if TYPE_CHECKING:
     from mltune.kernel.configurations import Restrictions, Values
@@ -73,9 +74,12 @@ class Search:
                 f"scale cannot be {printable(repr(scale), 60)}: it is 'log' for times or 'symlog' for any other "
                 "objective; results on a linear scale take 'symlog'."
             )
-        if isinstance(restrictions, str):
-            text = printable(repr(restrictions), 200)
-            raise UsageError(f"restrictions are a sequence, not the text {text}; write [{text}].")
+        if not isinstance(parameters, Mapping) or not parameters:
+            raise UsageError(f"{parameters!r:.100} cannot be the parameters, a dict of lists such as {{'x': [1, 2]}}.")
+        if isinstance(restrictions, str) or not isinstance(restrictions, Iterable):
+            wrong = printable(repr(restrictions), 200)
+            raise UsageError(f"restrictions cannot be {wrong}: they are a sequence; write [{wrong}].")
+        whole_number("seed", seed, 0)
         self._scale = scale
         self._table = list_configurations(plain_values(parameters), restrictions)
         self._search = PlainSearch(self._table, seed=seed, scale=scale, maximise=maximise)
@@ -85,6 +89,9 @@ class Search:
     def __len__(self) -> int:
         """Return the number of configurations."""
         return len(self._table)
+
+    def __repr__(self) -> str:
+        return f"Search({many(len(self), 'configuration')} of {', '.join(self._table.names)}; {len(self.results)} told)"
 
     @overload
     def ask(self) -> dict[str, Any] | None: ...
@@ -101,7 +108,7 @@ class Search:
             Without ``count`` one configuration, None when nothing is left. With it a list, which is shorter than
             ``count`` once all others are measured or under way, and empty when nothing is left.
         """
-        rows = self._search.ask(1 if count is None else count)
+        rows = self._search.ask(1 if count is None else whole_number("count", count, 0))
         configurations = [dict(zip(self._table.names, self._table[row], strict=True)) for row in rows]
         return next(iter(configurations), None) if count is None else configurations
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from mltune.api.campaigns import run as carry_out
 from mltune.api.display import interruptible, shown, warn
+from mltune.errors import UsageError
 from mltune.integrations.triton.shapes import ShapeSearch, tune_in_order
 from mltune.known.serving import Export
 from mltune.problem.problem import Problem, ShapeOptions
 from mltune.records.directory import named_directory
-from mltune.resolve.options import Limits, RunOptions, run_options
+from mltune.resolve.options import USUAL, Limits, RunOptions, check_names, directory_of, kernels_of, run_options
 
 if TYPE_CHECKING:
     from mltune.campaign.products import CampaignResult
@@ -146,11 +147,11 @@ def tune(
     from mltune.resolve.plan import Plan
     from mltune.resolve.resolve import resolve
 
-    begun, directory = perf_counter(), None if run is None else Path(run)
+    begun, directory = perf_counter(), directory_of(run)
     resolved, notices = resolve(
         problem,
         shape,
-        kernels=[] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel),
+        kernels=kernels_of(kernel),
         accuracy=accuracy,
         limits=Limits(device=device, trials=trials, time=time, seed=seed),
         run=directory,
@@ -222,12 +223,16 @@ def tune_sizes(
     from mltune.resolve.plan import Plan
     from mltune.resolve.resolve import resolve
 
+    names = (*_OF_PROBLEMS, "accuracy", *USUAL, *_OF_RUNS, "kernel", *Limits.__dataclass_fields__)
+    check_names("tune_sizes", options, names)
+    if isinstance(sizes, int | str | Mapping):
+        raise UsageError(f"sizes cannot be {sizes!r:.100}: they are a list, such as [1024, 4096].")
     for_run = {name: options.pop(name) for name in _OF_RUNS if name in options}
     resolved, _ = resolve(
         problem,
-        {name: options.pop(name, None) for name in ("trans", "batch", "epilogue")},
+        {name: options.pop(name, None) for name in _OF_PROBLEMS},
         sizes=sizes,
-        kernels=[] if kernel is None else [kernel] if isinstance(kernel, str | Path) else list(kernel),
+        kernels=kernels_of(kernel),
         limits=Limits(device=device, trials=trials, time=time, seed=seed),
         **options,
     )
@@ -235,6 +240,7 @@ def tune_sizes(
     return carry_out(resolved, **for_run)
 
 
+_OF_PROBLEMS = ("trans", "batch", "epilogue")
 _OF_RUNS = ("run", "store", "compile_on", "progress", "interrupt")
 
 
@@ -322,7 +328,7 @@ def sweep(
         kernel=kernel,
         device=device,
         seed=seed,
-        run=None if run is None else Path(run),
+        run=directory_of(run),
         store=store or "",
         prior=prior or "none",
     )

@@ -14,7 +14,7 @@ from mltune.campaign.scheduler import Scheduler
 from mltune.errors import MltuneError, RunDirectoryError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import parse_json, read_file
-from mltune.files.text import printable
+from mltune.files.text import many, printable
 from mltune.process.bounded import done_before
 from mltune.records.directory import DATASETS, IDENTITY_FILE, PLAN_FILE, is_begun, runs_in, written_in
 from mltune.resolve.plan import Plan
@@ -109,6 +109,10 @@ class CampaignResult:
     interrupted: bool
     report: ReportPaths | None
     read: Callable[[Path, str], TuneResult]
+
+    def __repr__(self) -> str:
+        state = f"{'interrupted, ' * self.interrupted}{len(self.failed)} failed"
+        return f"CampaignResult({many(len(self.standings), 'problem')}, {state}, {self.directory})"
 
     @property
     def failed(self) -> dict[str, str]:

@@ -74,7 +74,7 @@ def command(
     return register
 
 
-RENAMED = {"--device": "--gpu", "--output": "--out", "--export": "--dataset"}
+RENAMED = {"--device": "--gpu", "--output": "--out", "--export": "--dataset", "--time": "--time-column"}
 """Options of 0.2 that have other names since: taken in 0.3, with a notice, where a command has the new one alone."""
 
 
@@ -179,7 +179,8 @@ def again(options: Given, *names: str) -> Iterator[object]:
         value = options[name]
         for text in [f"{key}={item}" for key, item in value.items()] if isinstance(value, dict) else [value]:
             if text not in (None, False, "auto"):
-                yield from (f"--{name}",) if text is True else (f"--{name}", text)
+                option = f"--{name.replace('_', '-')}"
+                yield from (option,) if text is True else (option, text)
 
 
 def say_resumed_by(*words: object) -> None:

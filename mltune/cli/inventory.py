@@ -130,7 +130,7 @@ def device(options: Given, as_json: bool = False) -> None:
 group = typer.Typer(invoke_without_command=True, rich_markup_mode=None, add_completion=False)
 app.add_typer(group, name="datasets")
 
-OUT = file("DIR", "Folder of the new dataset; made if missing.")
+OUT = file("FOLDER", "Folder of the new dataset; made if missing.")
 OVERWRITE = flag("Replace a dataset of the same name in the folder.")
 
 
@@ -160,7 +160,7 @@ def datasets(context: typer.Context, as_json: AsJson = False) -> None:
     flops=number("Floating-point operations of a problem that is no GEMM.", 1),
     arithmetic=choice(("fp32", "fp64"), "Arithmetic of a problem that is no GEMM.  [default: fp32]"),
     parameters=text("A,B", "Columns of the parameters."),
-    time=text("COLUMN", "Column of the times: time_ms."),
+    time_column=text("COLUMN", "Column of the times: time_ms."),
     time_unit=choice(UNITS, "Unit of the times.  [default: the end of the column's name]"),
     status=text("COLUMN", "Column of the states.  [default: status]"),
     aggregate=flag("Merge rows that differ in columns that are no parameters."),

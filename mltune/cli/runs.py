@@ -177,7 +177,7 @@ def dashboard(options: Given) -> None:
 @command(
     api.report,
     run=argument("RUN", RUN),
-    out=file("FOLDER", "Directory of the files.  [default: RUN]"),
+    out=file("FOLDER", "Folder of the files.  [default: RUN]"),
 )
 def report(options: Given, as_json: bool = False) -> None:
     """Write the report on a run: report.html, report.md and winners.json.
@@ -186,14 +186,9 @@ def report(options: Given, as_json: bool = False) -> None:
     --json prints the content of winners.json. The exit code is 1 if the run, or a problem of a plan, cannot be read.
     """
     paths = api.report(**options | {"run": run_directory(options["run"])})
-    answer(
-        paths.document,
-        as_json,
-        lambda: [str(path) for path in (paths.html, paths.markdown, paths.winners)],
-        "init",
-        "FOLDER",
-    )
     unreadable = [entry for entry in paths.document["winners"] if entry["state"] == "unreadable"]
+    files = [str(path) for path in (paths.html, paths.markdown, paths.winners)]
+    answer(paths.document, as_json, lambda: files, *(() if unreadable else ("init", "FOLDER")))
     for entry in unreadable:
         table.write(f"{entry['slug']} cannot be read: {'; '.join(entry['notes'])}", stderr=True)
     fail_if(unreadable)

@@ -295,7 +295,7 @@ COMPARED: Given = {
     "seeds": number("Runs of each strategy and dataset.", 1, 60_000),
     "compile_cores": text("N,M", "Numbers of compile cores for the score over time."),
     "jobs": number("Number of processes.  [default: one per processor]", 1),
-    "out": file("DIR", "Directory of the results.  [default: runs/compare-..., from the options]"),
+    "out": file("FOLDER", "Folder of the results.  [default: runs/compare-..., from the options]"),
     "share": text("I/N", "Do the I-th of N shares, for example on N machines."),
     "overwrite": OPTIONS["overwrite"],
 }
@@ -308,7 +308,7 @@ COMPARED: Given = {
     datasets=text("X,Y|DIR|all", "Names, paths or folders of datasets.  [default: all]"),
     table=file("FILE", "A bare table (CSV, Parquet, JSON) in place of datasets."),
     parameters=text("A,B", "Columns of the table that are parameters."),
-    time=text("COLUMN", "Column of the table that holds the times: time_ms."),
+    time_column=text("COLUMN", "Column of the table that holds the times: time_ms."),
     aggregate=flag("Merge rows of the table that differ in columns that are no parameters."),
     **COMPARED,
 )
@@ -357,7 +357,7 @@ def _after_comparison(options: Given, document: Given) -> Iterable[object]:
     """Return the command that imports the searched table, or that searches the first dataset."""
     if options.get("table") is not None:
         table = "--kernel", options["table"].stem, "--gpu", "unknown", "--out", "datasets"
-        return "datasets", "import", options["table"], *table, *again(options, "parameters", "time", "aggregate")
+        return "datasets", "import", options["table"], *table, *again(options, "parameters", "time_column", "aggregate")
     first, *_ = (options["datasets"] or "all").split(",")
     first = next(iter(document["datasets"])) if first == "all" else first
     return () if Path(first).is_dir() else ("tune", "--device", f"{REPLAY}{first}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mltune import api
-from mltune.api.inventory import export_winners, import_winners, wisdom_file
+from mltune.api.inventory import wisdom_file
 from mltune.cli.application import Given, again, answer, command, command_group, fail_if
 from mltune.cli.options import argument, choice, file, number, text, texts
 from mltune.errors import UsageError
@@ -90,31 +90,31 @@ def _written(out: Path, count: int, as_json: bool) -> None:
 
 
 @command(
-    None,
+    api.export_triton_winners,
     "export",
     group=triton,
     folder=argument("FOLDER", "A new folder, or one of earlier winners, which stay.", Path),
-    gpu=text("NAME", "Only winners of the GPU of this name, such as 'NVIDIA H200'.  [default: of all GPUs]"),
+    gpu=text("FACTS", "Only winners of this GPU: a known one, a file, cuda:N, or its name.  [default: of all GPUs]"),
     wisdom=WISDOM,
 )
-def export_triton(folder: Path, gpu: str | None = None, wisdom: Path | None = None, as_json: bool = False) -> None:
+def export_triton(options: Given, as_json: bool = False) -> None:
     """Write the winners of Triton's kernels into a folder, a file for each GPU."""
-    counts = export_winners(folder, gpu, wisdom)
+    folder, counts = options["folder"], api.export_triton_winners(**options)
     document = {"folder": str(folder), "winners": counts}
     lines = [f"written: {folder / name} ({many(count, 'winner')})" for name, count in counts.items()]
     answer(document, as_json, lambda: lines, "triton", "import", folder)
 
 
 @command(
-    None,
+    api.import_triton_winners,
     "import",
     group=triton,
     folder=argument("FOLDER", "A folder that `mltune triton export` wrote.", Path),
     wisdom=file("FILE", "A wisdom, which need not exist.  [default: the user's file]"),
 )
-def import_triton(folder: Path, wisdom: Path | None = None, as_json: bool = False) -> None:
+def import_triton(options: Given, as_json: bool = False) -> None:
     """Add the winners of a folder to the wisdom: programs on these GPUs tune none of these kernels again."""
-    path, counts = import_winners(folder, wisdom)
+    folder, (path, counts) = options["folder"], api.import_triton_winners(**options)
     document = {"wisdom": str(path), "winners": counts}
     lines = [f"{folder / name}: {many(count, 'winner')}" for name, count in counts.items()]
     answer(document, as_json, lambda: [*lines, f"written: {path}"], "wisdom", "show", path)

@@ -99,7 +99,7 @@ class CompareCall:
     datasets: str | Sequence[str] | None = None
     table: str | Path | None = None
     parameters: str | Sequence[str] | None = None
-    time: str | None = None
+    time_column: str | None = None
     aggregate: bool = False
     evaluations: int
     seeds: int
@@ -112,14 +112,14 @@ class CompareCall:
         """Return the request that the options describe."""
         if self.table is not None and self.datasets is not None:
             raise UsageError("both --datasets and --table were given; a comparison is over one of them.")
-        if self.table is None and (self.parameters or self.time or self.aggregate):
-            raise UsageError("--table is missing, to which --parameters, --time and --aggregate belong.")
+        if self.table is None and (self.parameters or self.time_column or self.aggregate):
+            raise UsageError("--table is missing, to which --parameters, --time-column and --aggregate belong.")
         selected, limits = named(split(self.strategies))
         if self.table is None:
             sources = _datasets(self.datasets)
         else:
             table, parameters = Path(self.table), _split(self.parameters)
-            sources = (RecordingSource(table.stem, table, parameters, self.time, self.aggregate),)
+            sources = (RecordingSource(table.stem, table, parameters, self.time_column, self.aggregate),)
         return CompareRequest(
             strategies=selected,
             sources=sources,

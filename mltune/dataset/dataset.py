@@ -74,6 +74,12 @@ class Dataset:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
+    def __repr__(self) -> str:
+        return repr(self.manifest).replace("Manifest", "Dataset", 1)
+
+    def _repr_html_(self) -> str:
+        return self.manifest._repr_html_()
+
     @cached_property
     def columns(self) -> Columns:
         """The configurations: one int64 column of shape (n_rows,) per parameter."""

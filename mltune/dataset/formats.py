@@ -59,7 +59,7 @@ class Layout:
     """
 
     parameters: tuple[str, ...] | None = None
-    time: str | None = None
+    time_column: str | None = None
     status: str | None = None
     time_unit: str | None = None
     aggregate: bool = False
@@ -104,11 +104,12 @@ def read_raw(path: Path, layout: Layout) -> RawTable:
     if layout.partial and suffix == ".csv" and not data.endswith(b"\n"):
         data = data[: data.rfind(b"\n") + 1]
     columns = readers[suffix](data)
-    if not layout.parameters or not layout.time:
+    if not layout.parameters or not layout.time_column:
         raise DatasetError(
-            f"no columns of {path} were named, which has {_listed(columns)}; name them: --parameters A,B,C and --time T"
+            f"no columns of {path} were named, which has {_listed(columns)}; name them: --parameters A,B,C and "
+            "--time-column T"
         )
-    return _with_roles(columns, layout.parameters, layout.time, layout)
+    return _with_roles(columns, layout.parameters, layout.time_column, layout)
 
 
 def _with_roles(

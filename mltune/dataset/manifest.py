@@ -219,6 +219,11 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
         manifest: Manifest = adapter(Manifest).validate_python(document)
     except ValidationError as error:
         raise DatasetError(f"{path}: {problems_of(error, document)}.") from error
+    except FileNotFoundError as error:
+        raise DatasetError(
+            f"there is no dataset {path.with_suffix('')}: a dataset is NAME.parquet with its manifest, NAME.json, and "
+            f"{path.name} does not exist."
+        ) from error
     except OSError as error:
         raise DatasetError(f"{path}, the manifest of the dataset, cannot be read: {reason(error)}.") from error
     except DatasetError as error:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
-from mltune.files.text import no_such, printable
+from mltune.files.text import many, no_such, printable
 from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.launch import Launch, plain_entry
 from mltune.kernel.parts import CompilerSpace, KernelResources, KernelSource, KernelSpace, LaunchRule
@@ -127,8 +127,16 @@ class Kernel:
         }
         for law, holds in laws.items():
             if not holds:
-                see = f"see {self.folder / 'kernel.toml'}"
+                see = f"see {self.described_in}"
                 raise UsageError(f"{self.name} does not solve {problem.label}: {law}; {see}.")
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name} for {self.problem}, {many(len(self.all_parameters), 'parameter')})"
+
+    @property
+    def described_in(self) -> str:
+        """Where a person reads its restrictions and sizes: its ``kernel.toml``, or the call that made it."""
+        return "the call" if self.folder == Path() else str(self.folder / "kernel.toml")
 
     def has_own_problem(self, name: object = None) -> bool:
         """Return whether the kernel has arguments of its own, and the name of a problem is theirs or not given."""
@@ -216,7 +224,7 @@ class Kernel:
         try:
             return self.launch_rule.launch(self.space, configuration, variables)
         except ExpressionError as error:
-            raise ExpressionError(f"{error}; see {self.folder / 'kernel.toml'}.") from error
+            raise ExpressionError(f"{error}; see {self.described_in}.") from error
 
     def with_values(self, values: Mapping[str, Sequence[int]]) -> Kernel:
         """Return the kernel with fewer values for some parameters: a part of its search space.

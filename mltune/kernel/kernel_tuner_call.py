@@ -195,6 +195,12 @@ def _text(source: str | Path) -> str:
         return source
     try:
         return read_text(Path(source), MAX_SOURCE_BYTES)
-    except (OSError, TypeError) as error:
-        why = reason(error) if isinstance(error, OSError) else "it is neither"
-        raise UsageError(f"{printable(source, 200)!r} is neither CUDA text nor a readable file: {why}.") from error
+    except TypeError as error:
+        raise UsageError(
+            f"kernel_source cannot be {printable(repr(source), 200)}: it is CUDA text, a file, a function that returns "
+            "text, or a list of these."
+        ) from error
+    except OSError as error:
+        raise UsageError(
+            f"{printable(source, 200)!r} is neither CUDA text nor a readable file: {reason(error)}."
+        ) from error

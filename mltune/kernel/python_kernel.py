@@ -7,7 +7,7 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -231,6 +231,8 @@ def _answers(call: KernelCall) -> list[Any] | None:
         raise UsageError(f"answer raised {type(error).__name__}: {error!s:.300}.") from error
     if answer is None:
         return None
+    if not isinstance(answer, Sequence):
+        raise UsageError(f"answer cannot be {answer!r:.100}: it is a list with the content of each argument.")
     answers = [on_host(array) for array in answer]
     if len(answers) != len(call.arguments):
         raise UsageError(
@@ -409,7 +411,11 @@ def _split(restrictions: Any) -> tuple[list[Any], list[Callable[..., Any]]]:
     """Return the expressions and the functions among restrictions."""
     if restrictions is None:
         return [], []
-    entries = [restrictions] if isinstance(restrictions, str) or callable(restrictions) else list(restrictions)
+    entries = (
+        list(restrictions)
+        if isinstance(restrictions, Iterable) and not isinstance(restrictions, str)
+        else [restrictions]
+    )
     for entry in entries:
         if not isinstance(entry, str) and not callable(entry):
             raise UsageError(f"{entry!r:.100} is no restriction, which is a text or a function.")
@@ -489,6 +495,10 @@ def _checked(call: KernelCall) -> dict[str, CodedValues]:
         raise UsageError(
             f"{call.parameters!r:.100} cannot be the parameters, a dict of lists such as {{'TILE': [1, 2]}}."
         )
+    if not call.parameters:
+        raise UsageError("there are no parameters; give one at least, such as {'block_size_x': [64, 128]}.")
+    if not isinstance(call.arguments, Sequence):
+        raise UsageError(f"arguments cannot be {call.arguments!r:.100}: it is a list of arrays and NumPy's scalars.")
     for key in (*call.parameters, *call.defines):
         check_macro_name(key)
     for key, values in call.parameters.items():

@@ -97,7 +97,7 @@ class ConstrainedSpace:
         try:
             layers = build_layers(self.kernel, self.variables)
         except (ExpressionError, SpaceError) as error:
-            raise type(error)(f"{self.kernel.folder / 'kernel.toml'}: restrictions: {error}") from error
+            raise type(error)(f"{self.kernel.described_in}: restrictions: {error}") from error
         if layers.count == 0:
             worst = sorted(self.explain(), key=lambda removal: -removal.removes)[:3]
             removed = "; ".join(
@@ -106,7 +106,7 @@ class ConstrainedSpace:
             )
             raise SpaceError(
                 f"none of {self.combinations} combinations of {self.kernel.name} satisfies every restriction: "
-                f"{removed}. See {self.kernel.folder / 'kernel.toml'}."
+                f"{removed}. See {self.kernel.described_in}."
             )
         return layers
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import WisdomError
-from mltune.files.text import printable
+from mltune.files.text import many, printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.space import SearchSpace, find
 from mltune.known.entry import Entry, Failure, Gpu, Outcome, canonical, choose
@@ -108,6 +108,9 @@ class Wisdom:
             if stored is None or (stored.measured_at, stored.text) < (entry.measured_at, entry.text):
                 newest[identity] = entry
         self.entries = tuple(newest[identity] for identity in sorted(newest))
+
+    def __repr__(self) -> str:
+        return f"Wisdom({many(len(self.entries), 'entry')})"
 
     @classmethod
     def load(cls, path: Path | str | None = None) -> Wisdom:

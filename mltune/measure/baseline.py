@@ -37,7 +37,7 @@ def make_baseline(placed: PlacedKernel, builder: Builder) -> Baseline:
     if build.state is not TrialState.OK:
         raise BundleError(
             f"the default configuration of {kernel.name} ends with {build.state}: {build.detail}; it must compile, see "
-            f"{kernel.folder / 'kernel.toml'}."
+            f"{kernel.described_in}."
         )
     return baseline_of(placed, placed.default, build)
 

@@ -118,7 +118,7 @@ def describe_space(placed: PlacedKernel) -> dict[str, Any]:
     for fault in faults:
         if fault.share == 1:
             see = page("reference/kernel-toml.md")
-            raise BundleError(f"{kernel.folder / 'kernel.toml'}: {fault.reason}. See {see}.")
+            raise BundleError(f"{kernel.described_in}: {fault.reason}. See {see}.")
     return {
         "kernel": kernel.name,
         "has_source": kernel.source.text is not None,

@@ -377,7 +377,7 @@ def _of_kind(kind: type[Kind], result: Result) -> Kind:
 def _wrong_baseline(kernel: Kernel, verified: Measurement) -> BundleError:
     return BundleError(
         f"the default configuration of {kernel.name} ends with {verified.state}: {verified.detail}; it must give the "
-        f"right answer, see {kernel.folder / 'kernel.toml'}."
+        f"right answer, see {kernel.described_in}."
     )
 
 

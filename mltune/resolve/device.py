@@ -33,6 +33,7 @@ class Target:
 
 def parse_device(text: str) -> Target | None:
     """Read a device specification; None for ``"auto"``, where :func:`choose` decides."""
+    text = str(text)  # from Python it may be a number
     if text == "auto":
         return None
     if match := _CUDA.fullmatch(text):
@@ -65,7 +66,7 @@ def facts_of(device: str) -> Device:
         return find_device(device)[0]
     gpus, reason = find_gpus()
     if not gpus:
-        raise UsageError(f"no GPU was found: {reason}; name one with --device (`mltune device --known`).")
+        raise UsageError(f"no GPU was found: {reason}; name one, such as --gpu h200 (`mltune device --known`).")
     return gpus[0]
 
 

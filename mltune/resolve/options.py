@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,8 @@ class Option:
             check_choice(name, value, self.choices)
         if self.least is not None and value is not None:
             whole_number(name, value, self.least, self.most)
-        if self.is_share and value is not None and not 0 < value <= 1:
-            raise UsageError(f"{name} cannot be {value:g}: it is a share of the upper bound, above 0 and at most 1.")
+        if self.is_share and value is not None and not (isinstance(value, int | float) and 0 < value <= 1):
+            raise _refusal(name, value, "a share of the upper bound, above 0 and at most 1")
 
 
 def _option(default: Any, meaning: str, metavar: str = "", **law: Any) -> Any:
@@ -103,11 +103,44 @@ def options_of(declaration: type[RunOptions] | type[Limits]) -> dict[str, tuple[
     return {field.name: (str(field.type), field.metadata["option"]) for field in fields(declaration)}
 
 
+_KINDS: Mapping[str, tuple[type, str]] = {"bool": (bool, "True or False"), "str": (str, "a text: {}")}
+"""The types of options by their annotations, and their laws over the first sentence of the meaning."""
+
+
 def check_options(options: RunOptions | Limits) -> None:
-    """Raise UsageError where a value breaks the law of its option."""
+    """Raise UsageError where a value breaks the law of its option, or is of another type."""
     for declared in fields(options):
         if (option := declared.metadata.get("option")) is not None:
-            option.check(declared.name, getattr(options, declared.name))
+            value = getattr(options, declared.name)
+            option.check(declared.name, value)
+            kind, words = _KINDS.get(str(declared.type), (object, ""))
+            if not isinstance(value, kind):
+                raise _refusal(declared.name, value, words.format(option.meaning.partition(". ")[0].rstrip(".")))
+
+
+def check_names(subject: str, arguments: Iterable[str], names: Collection[str]) -> None:
+    """Raise UsageError where an argument has none of some names."""
+    for name in arguments:
+        if name not in names:
+            raise UsageError(f"{subject} has no argument {name!r}{did_you_mean(name, names) or '.'}")
+
+
+def directory_of(run: str | Path | None) -> Path | None:
+    """Return the directory of a run, as it is named."""
+    if not isinstance(run, str | Path | None):
+        raise _refusal("run", run, "the path of a directory")
+    return None if run is None else Path(run)
+
+
+def kernels_of(kernel: str | Path | Sequence[str | Path] | None) -> list[str | Path]:
+    """Return the kernels that are named: none, one or several."""
+    if not isinstance(kernel, str | Path | Sequence | None):
+        raise _refusal("kernel", kernel, "a name, the folder of a bundle, or several of these")
+    return [] if kernel is None else [kernel] if isinstance(kernel, str | Path) else [*kernel]
+
+
+def _refusal(name: str, value: object, law: str) -> UsageError:
+    return UsageError(f"{name} cannot be {printable(repr(value), _LONGEST_VALUE)}: it is {law}.")
 
 
 DECLARED: Mapping[str, tuple[str, Option]] = options_of(RunOptions)
@@ -152,5 +185,5 @@ def whole_number(name: str, value: object, least: int, most: int | None = None) 
         number = least - 1
     if isinstance(value, bool) or number < least or (most is not None and number > most):
         law = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{name} cannot be {printable(repr(value), _LONGEST_VALUE)}: it is a whole number {law}.")
+        raise _refusal(name, value, f"a whole number {law}")
     return number

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from mltune.files.text import many
 from mltune.problem.problem import Problem
 from mltune.resolve.device import Target
 
@@ -91,6 +92,9 @@ class Plan:
     produce: frozenset[str] = frozenset({"report", "winners"})
     options: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
+
+    def __repr__(self) -> str:
+        return f"Plan({self.title}: {many(len(self.tasks), 'problem')}, {self.budget:g} {self.unit})"
 
     @property
     def capacity(self) -> float:

@@ -53,7 +53,7 @@ def check_accuracies(kernels: Iterable[Kernel], accuracy: str | None) -> None:
         if not accepts(check_accuracy(str(accuracy)), kernel.accuracy):
             raise UsageError(
                 f"{kernel.label} is of accuracy {kernel.accuracy}, but {accuracy} or a stricter one was asked for; see "
-                f"{kernel.folder / 'kernel.toml'}."
+                f"{kernel.described_in}."
             )
 
 

@@ -89,8 +89,6 @@ def funnel_of(
     proposed = before + compiled
     compile_s, gpu_s = mean_seconds(trials)
     busier_s = max(compile_s / compilers, gpu_s)
-    if scored is not None and valid is not None:
-        scored = min(scored, valid)
     return Funnel(
         valid=valid,
         scored=scored,

@@ -98,6 +98,8 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
             raise ValueError("its declaration names trials that are not on record")
         verified = declaration.verified and not header.replayed  # a replay verifies nothing
         declaration = dataclasses.replace(declaration, verified=verified)
+    count = int(valid) if isinstance(valid, str) and re.fullmatch("[0-9]{1,30}", valid) else None
+    scored = None if facts.scored is None else facts.scored.estimate
     problem, device = problem_from_json(dict(header.problem)), Device.from_json(dict(header.device))
     if not 0.0 < peak_flops(device, problem.arithmetic) < math.inf:
         raise ValueError("its device has no peak above 0")
@@ -119,8 +121,8 @@ def _result(store: Store, records: Trials, slug: str) -> TuneResult:
         model=facts.model,
         accuracy=facts.accuracy or STRICTEST,
         choice=facts.choice,
-        valid=int(valid) if isinstance(valid, str) and re.fullmatch("[0-9]{1,30}", valid) else None,
-        scored=None if facts.scored is None else facts.scored.estimate,
+        valid=count,
+        scored=scored if count is None or scored is None else min(scored, count),
         never_compiled=0 if facts.skipped is None else facts.skipped.without(records.column("index")),
         compilers=max(1.0, facts.stages.compilers or 1.0),
     )

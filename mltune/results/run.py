@@ -14,7 +14,7 @@ import numpy as np
 
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
-from mltune.files.text import html_table
+from mltune.files.text import html_table, many
 from mltune.problem.problem import STRICTEST, Problem
 from mltune.records.declaration import Declaration, Reference
 from mltune.records.directory import WINNER
@@ -423,6 +423,12 @@ class TuneResult:
         if ax.get_legend_handles_labels()[0]:
             ax.legend()
         return ax
+
+    def __repr__(self) -> str:
+        figures = self.best_rating
+        best = "no trial succeeded" if figures is None else speed(figures)
+        trials = many(len(self.records), "trial")
+        return f"{type(self).__name__}({self.problem.label} by {self.kernel}: {best}, {trials}, {self.directory})"
 
     def _repr_html_(self) -> str:
         figures = self.best_rating

@@ -65,7 +65,7 @@ class AstraThresholds:
         if missing:
             raise BundleError(
                 f"{kernel.name} does not name the [resources] {', '.join(missing)}, and ASTRA's thresholds are "
-                f"computed from {', '.join(NEEDED)}; add them to {kernel.folder / 'kernel.toml'}, or search without "
+                f"computed from {', '.join(NEEDED)}; add them to {kernel.described_in}, or search without "
                 "thresholds."
             )
         variables = problem.variables

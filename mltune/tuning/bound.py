@@ -15,6 +15,7 @@ from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN, with_mixes
 from mltune.device.peaks import fma_per_clock, issues_per_clock, peak_flops
 from mltune.errors import BundleError, UsageError
+from mltune.files.text import many
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats, Indices, columns_of, row
 from mltune.kernel.placed import PlacedKernel
@@ -79,7 +80,7 @@ def find_bound(placed: PlacedKernel, *, configuration: Mapping[str, int] | None 
     if not set(NEEDED) <= set(kernel.resources.estimates):
         raise BundleError(
             f"{kernel.name} does not name all [resources] that a bound needs, {', '.join(NEEDED)}; add them to "
-            f"{kernel.folder / 'kernel.toml'}."
+            f"{kernel.described_in}."
         )
     values = {} if configuration is None else {name: (value,) for name, value in configuration.items()}
     part = None if configuration is None else kernel.with_values(values)
@@ -228,6 +229,10 @@ class UpperBound:
     device: Device
     bounds: Mapping[str, ProblemBound]
     code: tuple[LoopCode, float] | None = None
+
+    def __repr__(self) -> str:
+        kernels = many(len(self.bounds), "kernel")
+        return f"UpperBound({self.problem.label} on {self.device.name}: {kernels}, {self.kernel} with the highest)"
 
     @property
     def kernel(self) -> str:

@@ -15,7 +15,7 @@ from mltune.cost.pretrained import are_near
 from mltune.device.facts import Device
 from mltune.device.known import UNKNOWN
 from mltune.errors import UsageError, WisdomError
-from mltune.files.text import printable
+from mltune.files.text import many, printable
 from mltune.kernel.coding import Floats, columns_of
 from mltune.kernel.placed import PlacedKernel
 from mltune.known.wisdom import Wisdom
@@ -115,6 +115,10 @@ class Predicted:
     time: ExpectedTime | None
     no_time: str
     notices: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        choices = many(len(self.choices), "configuration")
+        return f"Predicted({choices} of {self.kernel} for {self.problem.label} on {self.device.name})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the choices as plain JSON values: what ``mltune predict --json`` prints."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from mltune.device.facts import Device
 from mltune.errors import MltuneError, UsageError
+from mltune.files.text import many
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import built_in, load_kernel
 from mltune.kernel.space import find
@@ -182,6 +183,9 @@ class WisdomCheck:
 
     wisdom: Path
     entries: tuple[Checked, ...]
+
+    def __repr__(self) -> str:
+        return f"WisdomCheck({many(len(self.entries), 'entry')}, {self.misses} not to be used, {self.wisdom})"
 
     @cached_property
     def misses(self) -> int:

@@ -134,7 +134,7 @@ def test_timings_of_others_are_imported_merged_and_exported(printed, tmp_path):
     for name, times in (("one", "32,1.5\n64,1.25\n"), ("two", "64,1.25\n128,2\n")):
         (tmp_path / f"{name}.csv").write_text(f"block,time_ms\n{times}")
         found, notices = mltune.import_dataset(
-            f"{name}.csv", kernel="mine", gpu="a100", parameters=["block"], time="time_ms", out="data"
+            f"{name}.csv", kernel="mine", gpu="a100", parameters=["block"], time_column="time_ms", out="data"
         )
         assert found.manifest.problem.name == "mine"
         assert notices[0].startswith("2 rows")

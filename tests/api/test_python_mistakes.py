@@ -2,7 +2,6 @@
 
 import pytest
 
-import mltune
 from mltune import UsageError
 
 PREAMBLE = """
@@ -34,7 +33,39 @@ MISTAKES = [
     ),
     ("mltune.tune_kernel('add', source, n, [c, n], {'block_size_x': 64})", "no list of values", "block_size_x=64"),
     ("mltune.tune_kernel('add', source, n, [c, n], {'block_size_x': '64'})", "no list of values", "block_size_x"),
+    ("mltune.tune_kernel('add', source, n, [c, n], {})", "no parameters", "{'block_size_x': [64, 128]}"),
+    (
+        "mltune.tune_kernel('add', source, n, [c, n], {'block_size_x': [32, 64]}, restrictions='x>1')",
+        "the call: restrictions",
+        "`x` is not known",
+        "`x>1`",
+    ),
+    ("mltune.tune_kernel('add', source, n, [c, n], {'block_size_x': [32]}, restrictions=5)", "5 is no restriction"),
+    ("mltune.tune_kernel('add', source, n, [c, n], {'block_size_x': [32]}, answer=5)", "answer cannot be 5"),
+    ("mltune.tune_kernel('add', source, n, c.size, {'block_size_x': [32]})", "arguments cannot be 64"),
+    ("mltune.tune_kernel('add', 5, n, [c, n], {'block_size_x': [32]})", "kernel_source cannot be 5", "CUDA text"),
+    ("mltune.tune_kernel('add', source, n, [c, n], {'block_size_x': [32]}, run=5)", "run cannot be 5"),
+    ("mltune.tune('sgemm', device=0)", "device cannot be 0", "auto, cuda:N or replay:DATASET"),
+    ("mltune.tune('sgemm', kernel=3)", "kernel cannot be 3"),
+    ("mltune.tune('sgemm', run=3)", "run cannot be 3", "a directory"),
+    ("mltune.tune('sgemm', skip='no', device=replay)", "skip cannot be 'no'", "True or False"),
+    ("mltune.tune('sgemm', enough='85%', device=replay)", "enough cannot be '85%'", "at most 1"),
+    ("mltune.tune_sizes('sgemm', 512)", "sizes cannot be 512", "[1024, 4096]"),
+    ("mltune.tune_sizes('sgemm', [512], trails=4)", "'trails'", "did you mean 'trials'?"),
+    ("mltune.sweep('sgemm', device=0)", "'0' is no device", "auto, cuda:N or replay:NAME"),
+    ("mltune.bound('sgemm', gpu=5)", "'5' is no GPU"),
+    (
+        "mltune.import_dataset('t.csv', kernel='k', gpu='a100', out='data', tme_column='t')",
+        "an import has no argument 'tme_column'",
+        "did you mean 'time_column'?",
+    ),
     ("mltune.Search({'x': 64})", "no list of values", "x=64"),
+    ("mltune.Search({})", "cannot be the parameters"),
+    ("mltune.Search([1, 2])", "[1, 2] cannot be the parameters", "{'x': [1, 2]}"),
+    ("mltune.Search({'x': [1, 2]}, restrictions=5)", "restrictions cannot be 5", "a sequence"),
+    ("mltune.Search({'x': [1, 2]}, seed='a')", "seed cannot be 'a'"),
+    ("search.ask('a')", "count cannot be 'a'"),
+    ("search.ask(-1)", "count cannot be -1"),
     ("mltune.Search({'x': 'abc'})", "no list of values", "x='abc'"),
     ("mltune.Search({'x': [1, 2]}, restrictions='x>1')", "write ['x>1']"),
     ("mltune.Search({'x': [1, 2]}, restrictions=['y > 1'])", "y"),
@@ -63,10 +94,3 @@ def test_a_mistake_is_answered_before_anything_runs(mistake, words, tmp_path, mo
         assert word in str(error.value)
     assert ", got " not in str(error.value)  # the mistake comes before the law
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("make", [lambda: mltune.check("gemm_shared", time="1s"), lambda: mltune.list_datasets()[0]])
-def test_a_notebook_shows_a_table(make):
-    html = make()._repr_html_()
-    assert html.startswith("<table><tr><th>")
-    assert len(html) < 2000

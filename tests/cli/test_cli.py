@@ -530,7 +530,7 @@ class TestCompare:
     def table(self, tmp_path):
         rows = [f"{a},{b},{c},{1 + abs(a - 3) + b * c / 7}" for a in range(8) for b in range(8) for c in range(4)]
         (tmp_path / "times.csv").write_text("\n".join(["a,b,c,time_ms", *rows, "7,7,9,"]) + "\n")
-        return ("compare", "--table", "times.csv", "--parameters", "a,b,c", "--time", "time_ms")
+        return ("compare", "--table", "times.csv", "--parameters", "a,b,c", "--time-column", "time_ms")
 
     @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
     @pytest.mark.system
@@ -619,6 +619,15 @@ def test_report_writes_one_page_and_prints_where(make_run, make_trial, tmp_path)
     document = answer("report", tmp_path / "run", "--out", elsewhere)
     assert document == json.loads((elsewhere / "winners.json").read_text())
     assert document["winners"][0]["tflops"] > 0
+
+
+def test_a_report_of_a_damaged_run_says_so_and_names_no_following_command(make_run, make_trial, tmp_path):
+    make_run(tmp_path / "run", *map(make_trial, range(5)))
+    (tmp_path / "run/run.sqlite").write_bytes(b"SQLite format 3\0" + b"\xff" * 4000)
+    result = command("report", tmp_path / "run")
+    assert result.returncode == 1
+    assert "run cannot be read: " in result.stderr
+    assert "next:" not in result.stderr
 
 
 def test_report_needs_a_run(tmp_path):

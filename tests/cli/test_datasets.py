@@ -10,7 +10,18 @@ from tests.cli.program import answer, assert_refused, command
 TABLE = "block,tile,time_ms\n" + "\n".join(
     f"{block},{tile},{block / 7 + tile}" for block in (16, 32, 64) for tile in (1, 2)
 )
-OPTIONS = ("--kernel", "vecAdd", "--size", "n=1000", "--flops", 1000, "--parameters", "block,tile", "--time", "time_ms")
+OPTIONS = (
+    "--kernel",
+    "vecAdd",
+    "--size",
+    "n=1000",
+    "--flops",
+    1000,
+    "--parameters",
+    "block,tile",
+    "--time-column",
+    "time_ms",
+)
 
 
 @pytest.mark.slow
@@ -37,7 +48,7 @@ def test_the_problem_is_by_default_that_of_the_kernels_recordings(tmp_path):
     table = load_dataset("convolution_w6600").to_dataframe().assign(time_ms=lambda rows: 1e3 * rows.pop("median_s"))
     names = list(load_manifest("convolution_w6600").parameters)
     table[[*names, "time_ms"]].dropna().to_csv(tmp_path / "t.csv", index=False)
-    words = ("datasets", "import", "t.csv", "--kernel", "convolution", "--gpu", "a100", "--time", "time_ms")
+    words = ("datasets", "import", "t.csv", "--kernel", "convolution", "--gpu", "a100", "--time-column", "time_ms")
     for named in ((), ("--problem", "convolution")):
         answer(*words, *named, "--parameters", ",".join(names), "--out", "mine", "--overwrite", cwd=tmp_path)
         assert load_manifest(tmp_path / "mine" / "t.json").problem == load_manifest("convolution_w6600").problem

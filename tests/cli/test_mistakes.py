@@ -54,6 +54,10 @@ MISTAKES = [
     ("gate reduction reduction --confidence 100%", "--confidence cannot be '100%'", "from 50% to 99.99%"),
     ("gate reduction reduction --device replay:x", "auto or cuda:N", "replay:x"),
     ("gate reduction reduction --time never", "is no positive time", "'never'"),
+    ("gate reduction reduction", "versions are timed on a GPU", "`mltune check` compiles a sample without"),
+    ("bound sgemm", "no GPU was found", "--gpu h200"),
+    ("predict sgemm", "no GPU was found", "--gpu h200"),
+    ("train none.parquet --out m", "there is no dataset none", "NAME.parquet with its manifest, NAME.json"),
     ("gate no/where:x reduction", "REVISION:PATH", "no/where:x"),
     ("gate reduction reduction --size m=3", "is no size of reduction", "'m'"),
     # sizes
@@ -155,7 +159,7 @@ MISTAKES = [
     ("tune sgemm --device h200-sgemm-nt-4096-random", "did you mean 'replay:h200-sgemm-nt-4096-random'?"),
     ("tune sgemm --device replay:h200-sgemm-nt-4096-randon", "did you mean 'h200-sgemm-nt-4096-random'?"),
     ("tune sgemm --device replay:nope", "'nope'", "mltune datasets"),
-    ("tune sgemm --device replay:nope.parquet", "nope.json", "there is no such file or folder"),
+    ("tune sgemm --device replay:nope.parquet", "nope.json", "there is no dataset nope"),
     (f"tune sgemm --device replay:{FILE}/x.parquet", "there is a file where a folder must be"),
     ("tune sgemm --device replay:list.json", "list.json", "this is no manifest"),
     ("tune sgemm --device replay:text.json", "text.json is no manifest of a dataset"),
@@ -260,7 +264,7 @@ MISTAKES = [
     ("compare --jobs 0", "--jobs", "at least 1"),
     ("compare --share 2/1", "the share cannot be 2/1", "2/1"),
     ("compare --table ''", "--table is empty, but it is a path"),
-    ("compare --table nope.csv --parameters a --time t_ms", "nope.csv", "there is no such file or folder"),
+    ("compare --table nope.csv --parameters a --time-column t_ms", "nope.csv", "there is no such file or folder"),
     ("compare --out ''", "--out is empty, but it is a path"),
     # others
     ("device a100 x", "unexpected extra argument", "mltune device --help"),
@@ -445,3 +449,27 @@ def test_an_option_of_the_version_before_is_taken_with_a_notice(mltune, command,
     assert (code, err.splitlines()[0]) == (0, f"{old} is called {new} now; the old name is taken until 0.4")
     assert "limited by" in out
     assert old not in mltune(command.split()[0], "--help")[1].replace("--device auto", "")
+
+
+def test_the_column_of_the_times_has_a_name_of_its_own(mltune, tmp_path, monkeypatch):
+    """--time is a limit everywhere."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("a,time_ms\n1,2\n2,3\n")
+    notices = []
+    for option in ("--time", "--time-column"):
+        words = (
+            "--kernel",
+            "mine",
+            "--gpu",
+            "a100",
+            "--parameters",
+            "a",
+            option,
+            "time_ms",
+            "--out",
+            option.strip("-"),
+        )
+        code, _, err = mltune("datasets", "import", "t.csv", *words)
+        assert code == 0, err
+        notices.append("--time is called --time-column now; the old name is taken until 0.4" in err)
+    assert notices == [True, False]

@@ -352,7 +352,7 @@ def test_the_same_command_finds_its_directory(source: RecordingSource) -> None:
         ({"strategies": "random,random"}, "once"),
         ({"strategies": "random@0"}, "SEEDS"),
         ({"datasets": "a", "table": Path("b.csv")}, "both"),
-        ({"time": "time_ms"}, "--table"),
+        ({"time_column": "time_ms"}, "--table"),
         ({"compile_cores": "0"}, "cannot be '0': they are whole numbers from 1 to 4096, such as 1,16"),
         ({"compile_cores": "16,-2"}, "cannot be '-2'"),
         ({"compile_cores": "99999999999999999999"}, "from 1 to 4096"),

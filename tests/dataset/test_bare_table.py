@@ -280,7 +280,7 @@ def test_results_in_t4(tmp_path: Path) -> None:
         (f"a,t_ms\n{'x' * 201},2\n", ["a"], "t_ms", "has at most 200"),
         ("a,t_ms\n1,2\n", ["a", "a"], "t_ms", "each once"),
         ("a,t_ms\n1,2\n", [], "t_ms", "1 to 200"),
-        ("a,t_ms\n1,2\n", ["a"], None, "--time"),
+        ("a,t_ms\n1,2\n", ["a"], None, "--time-column"),
         ("a,t_ms\n1,2\n", ["a", "t_ms"], "t_ms", "one role"),
         ("a,a,t_ms\n1,2,3\n", ["a"], "t_ms", "are distinct"),
         ("a,t_ms\n,2\n", ["a"], "t_ms", "'a' is missing"),

@@ -258,7 +258,7 @@ def test_malformed_results_of_clblast_are_refused(tmp_path: Path, content: objec
 def test_sections_are_for_clblast_only(tmp_path: Path) -> None:
     for path, layout in ((written(tmp_path, CACHE), Layout()), (written(tmp_path, CSV, "theirs.csv"), COLUMNS)):
         with pytest.raises(DatasetError, match="sections were named"):
-            imported(path, layout=Layout(layout.parameters, layout.time, section={"a": "b"}))
+            imported(path, layout=Layout(layout.parameters, layout.time_column, section={"a": "b"}))
 
 
 def test_it_is_compared_on_by_its_folder(tmp_path: Path) -> None:

@@ -158,18 +158,18 @@ def test_the_objective_of_a_cache_that_is_no_time_is_told(tmp_path: Path) -> Non
 )
 def test_a_column_that_is_no_time_is_refused_by_its_name(tmp_path: Path, heading: str, words: str) -> None:
     with pytest.raises(DatasetError, match=words):
-        imported(tmp_path, f"a,{heading}\n1,2\n", "t.csv", parameters=("a",), time=heading)
+        imported(tmp_path, f"a,{heading}\n1,2\n", "t.csv", parameters=("a",), time_column=heading)
 
 
 @pytest.mark.parametrize("heading", ["time (Microseconds)", "Duration [µs]", "time_USEC", "microseconds"])
 def test_the_name_of_a_column_ends_in_any_spelling_of_a_unit(tmp_path: Path, heading: str) -> None:
-    table = imported(tmp_path, f"a,{heading}\n1,2\n", "t.csv", parameters=("a",), time=heading)
+    table = imported(tmp_path, f"a,{heading}\n1,2\n", "t.csv", parameters=("a",), time_column=heading)
     assert microseconds(table) == [2.0]
 
 
 def test_the_shortest_of_several_times_is_no_number_of_minutes(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="does not end in a unit"):
-        imported(tmp_path, "a,time_min\n1,2\n", "t.csv", parameters=("a",), time="time_min")
+        imported(tmp_path, "a,time_min\n1,2\n", "t.csv", parameters=("a",), time_column="time_min")
 
 
 def test_runtimes_alone_count_by_their_median(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_file_that_was_cut_off_says_so_and_partial_imports_what_is_whole(tmp_p
 
 
 def test_the_last_line_of_a_table_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
-    table = imported(tmp_path, "a,t_ms\n1,2.5\n2,1.", "t.csv", parameters=("a",), time="t_ms", partial=True)
+    table = imported(tmp_path, "a,t_ms\n1,2.5\n2,1.", "t.csv", parameters=("a",), time_column="t_ms", partial=True)
     assert microseconds(table) == [2500.0]
 
 
@@ -321,7 +321,7 @@ def test_every_cut_of_a_file_is_told_or_imported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["compiled", "no error", "built", "kernel ran", "memory bound", "runtimes"])
 def test_a_state_that_holds_a_part_of_a_failures_name_is_no_failure(tmp_path: Path, word: str) -> None:
-    table = imported(tmp_path, f"a,t_ms,status\n1,2,{word}\n", "t.csv", parameters=("a",), time="t_ms")
+    table = imported(tmp_path, f"a,t_ms,status\n1,2,{word}\n", "t.csv", parameters=("a",), time_column="t_ms")
     assert states(table) == ["ok"]
     assert any(word in notice for notice in table.notices) == (word != "no error")
 
@@ -341,7 +341,7 @@ def test_a_state_that_holds_a_part_of_a_failures_name_is_no_failure(tmp_path: Pa
     ],
 )
 def test_whole_words_of_a_failure_are_one(tmp_path: Path, word: str, state: str) -> None:
-    table = imported(tmp_path, f"a,t_ms,status\n1,2,{word}\n", "t.csv", parameters=("a",), time="t_ms")
+    table = imported(tmp_path, f"a,t_ms,status\n1,2,{word}\n", "t.csv", parameters=("a",), time_column="t_ms")
     assert states(table) == [state]
 
 
@@ -402,12 +402,12 @@ def test_the_number_of_a_failure_is_no_time(tmp_path: Path, failure: float) -> N
     assert states(imported(tmp_path, cache((16, failure), (32, 1.0)))) == ["launch_error", "ok"]
     assert states(imported(tmp_path, t4(failure, 1.0, unit="us"))) == ["launch_error", "ok"]
     text = f"a,t_us\n1,{failure!r}\n2,1\n"
-    assert states(imported(tmp_path, text, "t.csv", parameters=("a",), time="t_us")) == ["launch_error", "ok"]
+    assert states(imported(tmp_path, text, "t.csv", parameters=("a",), time_column="t_us")) == ["launch_error", "ok"]
 
 
 def test_a_table_of_cltune_has_semicolons(tmp_path: Path) -> None:
     text = "name;time;threads;WG;\nconv;2.5;64;8;\nconv;1.5;64;16;\n"
-    table = imported(tmp_path, text, "t.csv", parameters=("WG",), time="time", time_unit="ms", aggregate=True)
+    table = imported(tmp_path, text, "t.csv", parameters=("WG",), time_column="time", time_unit="ms", aggregate=True)
     np.testing.assert_allclose(table.dataset.numbers("median_s"), [2.5e-3, 1.5e-3], rtol=1e-6)
 
 

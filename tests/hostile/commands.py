@@ -412,7 +412,7 @@ def read_table(folder: Path) -> int:
 
 def compare_table(folder: Path) -> int:
     parameters, time = _columns(folder)
-    named = ("--parameters", ",".join(parameters), "--time", time) if parameters else ()
+    named = ("--parameters", ",".join(parameters), "--time-column", time) if parameters else ()
     return _compare(folder, "--table", _table(folder), *named)
 
 
@@ -643,7 +643,7 @@ def merge_datasets_to(folder: Path) -> int:
 
 
 def import_dataset_to(folder: Path) -> int:
-    named = ("--kernel", "table", "--device", "unknown", "--parameters", "a,b", "--time", "time_ms")
+    named = ("--kernel", "table", "--device", "unknown", "--parameters", "a,b", "--time-column", "time_ms")
     return _cli("datasets", "import", folder / "named/table.csv", *named, "--out", _target(folder))
 
 

@@ -441,7 +441,9 @@ def test_a_source_is_a_text_or_a_file_and_may_include_others(tmp_path: Path) -> 
     assert read_sources(file) == read_sources(str(file)) == (SOURCE, {}, (tmp_path,))
     assert read_sources([SOURCE, str(file)]) == (SOURCE, {str(file): SOURCE}, ())
     for wrong in (tmp_path / "none.cu", 7, None, []):
-        with pytest.raises(UsageError, match=r"neither CUDA text nor a readable file|at least one"):
+        with pytest.raises(
+            UsageError, match=r"neither CUDA text nor a readable file|kernel_source cannot be|at least one"
+        ):
             read_sources(wrong)
 
 

@@ -5,6 +5,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from campaigns import REPLAYED, replayed
 
 from mltune.dataset.dataset import load_manifest
 from mltune.device.known import UNKNOWN as UNKNOWN_DEVICE
@@ -12,7 +13,7 @@ from mltune.files.owned import COMMENT
 from mltune.results.wording import UNKNOWN, percent, spaced_duration, tflops
 from mltune.show.report.evidence import read_input
 from mltune.show.report.sections import sections
-from mltune.show.report.writing import hardware, markdown
+from mltune.show.report.writing import hardware, markdown, write_report
 
 
 class Page(HTMLParser):
@@ -135,6 +136,15 @@ def test_what_the_winners_are_compared_with_is_named(report):
     )
     for path in (report.html, report.markdown):
         assert f": {compared}, 2 not compared" in path.read_text()
+
+
+def test_a_replay_does_not_claim_that_the_reference_was_timed_in_the_run(report, tmp_path):
+    in_turns, recorded = "was timed in turns with the finalists", "was timed when the timings were recorded"
+    replayed(tmp_path, REPLAYED[0], trials=16)
+    assert in_turns in report.html.read_text()
+    page = write_report(tmp_path).html.read_text()
+    assert recorded in page
+    assert in_turns not in page
 
 
 def test_a_device_without_cuda_has_no_compute_capability():
