@@ -239,7 +239,7 @@ def test_outputs_of_commands_are_shown_where_a_test_compares_them(page):
 
 
 CAMPAIGN = "runs/rehearsal"
-"""The run of the campaign of the tutorial: 1,200 trials."""
+"""The run of the campaign of the tutorial: 1,400 trials."""
 
 
 def check_commands(page, folder, wanted):
