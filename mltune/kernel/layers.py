@@ -136,6 +136,7 @@ class _RuleEstimate:
             axis = int(np.argmax(table.shape))
             table = table.take(range(0, table.shape[axis], 2), axis=axis)
         self.table = table
+        self.weights = np.random.default_rng(0).integers(1, 2**40, table.size)
         self.bits = [bits[name] for name in rule.names]
         self.mask = np.int64(sum(self.bits))
         self.known: dict[int, tuple[float, float]] = {}
@@ -154,8 +155,7 @@ class _RuleEstimate:
                 return sum(float(np.log2(self.table.shape[axis])) for axis in axes), 0.0
             count = math.prod(self.table.shape[axis] for axis in axes)
             rows = self.table.transpose(axes + free_axes).reshape(count, -1)
-            weights = np.random.default_rng(0).integers(1, 2**40, rows.shape[1])
-            hashes = rows @ weights
+            hashes = rows @ self.weights[: rows.shape[1]]
             live = hashes[hashes > 0]
             share = max(len(live) / len(rows), 1e-6)
             self.known[mask] = float(np.log2(max(len(np.unique(live)), 1))), float(np.log2(share))
