@@ -124,11 +124,11 @@ def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
 class Preloading:
     """Compute with one thread in a context, and import the modules of the models in another from :meth:`begin` on.
 
-    The first of two stages has what the Gaussian process needs; the trees of the second are fitted later.
+    The first of two stages has what the Gaussian process needs; the trees of the second are fitted later, or never.
     """
 
-    def __init__(self, *, fits_models: bool) -> None:
-        self._stages = (Event(), Event()) if fits_models else ()
+    def __init__(self, *, fits_models: bool, fits_trees: bool = True) -> None:
+        self._stages = (Event(), Event())[: 1 + fits_trees] if fits_models else ()
         self._thread = Thread(target=self._import, name="mltune-import")
         self._finished = 0
         self._limits = ExitStack()
@@ -186,6 +186,7 @@ class ExtraTreesModel:
 
     def fit(self, X: Floats, y: Floats) -> Self:
         """Learn; see :meth:`mltune.cost.regressors.CostModel.fit`."""
+        from sklearn import config_context
         from sklearn.tree import ExtraTreeRegressor
 
         self._rows = np.asarray(X, dtype=np.float32)
@@ -195,14 +196,15 @@ class ExtraTreesModel:
         seeds, draws = np.random.RandomState(self._random_state), np.random.RandomState(0)
         self._trees: list[Any] = []
         self._seen: list[NDArray[np.int32]] = []
-        for seed in seeds.randint(np.iinfo(np.int32).max, size=self._count):
-            draws.seed(seed)
-            seen = draws.randint(0, size, size, dtype=np.int32)
-            draws.seed(seed)
-            tree = ExtraTreeRegressor(min_samples_leaf=2, max_features=0.5, random_state=draws)
-            weights = np.bincount(seen, minlength=size).astype(np.float64)
-            self._trees.append(tree.fit(self._rows, target, weights, check_input=False).tree_)
-            self._seen.append(seen)
+        with config_context(assume_finite=True, skip_parameter_validation=True):
+            for seed in seeds.randint(np.iinfo(np.int32).max, size=self._count):
+                draws.seed(seed)
+                seen = draws.randint(0, size, size, dtype=np.int32)
+                draws.seed(seed)
+                tree = ExtraTreeRegressor(min_samples_leaf=2, max_features=0.5, random_state=draws)
+                weights = np.bincount(seen, minlength=size).astype(np.float64)
+                self._trees.append(tree.fit(self._rows, target, weights, check_input=False).tree_)
+                self._seen.append(seen)
         return self
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
