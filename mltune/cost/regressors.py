@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from contextlib import AbstractContextManager, ExitStack, suppress
 from threading import Event, Lock, Thread
 from typing import Any, Protocol, Self
@@ -113,12 +115,18 @@ def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
     Matrices are small and every other core compiles: threads would compete with the compilers. Sums also depend on the
     number of threads. The limit holds for libraries that are loaded already.
     """
-    from threadpoolctl import threadpool_limits
-
     if fits_models:
         preload()
-    limits: AbstractContextManager[object] = threadpool_limits(limits=1)
+    limits: AbstractContextManager[object] = _thread_pools(len(sys.modules)).limit(limits=1)
     return limits
+
+
+@functools.lru_cache(maxsize=1)
+def _thread_pools(modules: int) -> Any:
+    """Return the libraries that compute in threads: to look for them takes milliseconds, and imports load them."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 class Preloading:
