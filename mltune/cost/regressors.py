@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from contextlib import AbstractContextManager, ExitStack, suppress
 from threading import Event, Lock, Thread
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +105,7 @@ def preload(*, trees: bool = True) -> None:
     import importlib
 
     with _importing:  # two threads that import the same modules may see them half initialised
-        for name in ("scipy.linalg", "scipy.optimize", "scipy.special", *(["sklearn.ensemble"] if trees else [])):
+        for name in ("scipy.linalg", "scipy.optimize", "scipy.special", *(["sklearn.tree"] if trees else [])):
             importlib.import_module(name)
 
 
@@ -113,22 +115,28 @@ def one_thread(*, fits_models: bool = True) -> AbstractContextManager[object]:
     Matrices are small and every other core compiles: threads would compete with the compilers. Sums also depend on the
     number of threads. The limit holds for libraries that are loaded already.
     """
-    from threadpoolctl import threadpool_limits
-
     if fits_models:
         preload()
-    limits: AbstractContextManager[object] = threadpool_limits(limits=1)
+    limits: AbstractContextManager[object] = _thread_pools(len(sys.modules)).limit(limits=1)
     return limits
+
+
+@functools.lru_cache(maxsize=1)
+def _thread_pools(modules: int) -> Any:
+    """Return the libraries that compute in threads: to look for them takes milliseconds, and imports load them."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 class Preloading:
     """Compute with one thread in a context, and import the modules of the models in another from :meth:`begin` on.
 
-    The first of two stages has what the Gaussian process needs; the trees of the second are fitted later.
+    The first of two stages has what the Gaussian process needs; the trees of the second are fitted later, or never.
     """
 
-    def __init__(self, *, fits_models: bool) -> None:
-        self._stages = (Event(), Event()) if fits_models else ()
+    def __init__(self, *, fits_models: bool, fits_trees: bool = True) -> None:
+        self._stages = (Event(), Event())[: 1 + fits_trees] if fits_models else ()
         self._thread = Thread(target=self._import, name="mltune-import")
         self._finished = 0
         self._limits = ExitStack()
@@ -186,19 +194,25 @@ class ExtraTreesModel:
 
     def fit(self, X: Floats, y: Floats) -> Self:
         """Learn; see :meth:`mltune.cost.regressors.CostModel.fit`."""
-        from sklearn.ensemble import ExtraTreesRegressor
+        from sklearn import config_context
+        from sklearn.tree import ExtraTreeRegressor
 
         self._rows = np.asarray(X, dtype=np.float32)
-        target = self._target.fit(len(self._rows), np.asarray(y, dtype=np.float64))
-        forest = ExtraTreesRegressor(
-            n_estimators=self._count,
-            min_samples_leaf=2,
-            max_features=0.5,
-            bootstrap=True,
-            n_jobs=1,
-            random_state=self._random_state,
-        )
-        self._forest = forest.fit(self._rows, target)
+        size = len(self._rows)
+        target = self._target.fit(size, np.asarray(y, dtype=np.float64))
+        # What scikit-learn's forest does, in half its time: there each tree is copied, and makes three generators.
+        seeds, draws = np.random.RandomState(self._random_state), np.random.RandomState(0)
+        self._trees: list[Any] = []
+        self._seen: list[NDArray[np.int32]] = []
+        with config_context(assume_finite=True, skip_parameter_validation=True):
+            for seed in seeds.randint(np.iinfo(np.int32).max, size=self._count):
+                draws.seed(seed)
+                seen = draws.randint(0, size, size, dtype=np.int32)
+                draws.seed(seed)
+                tree = ExtraTreeRegressor(min_samples_leaf=2, max_features=0.5, random_state=draws)
+                weights = np.bincount(seen, minlength=size).astype(np.float64)
+                self._trees.append(tree.fit(self._rows, target, weights, check_input=False).tree_)
+                self._seen.append(seen)
         return self
 
     def predict(self, X: Floats) -> tuple[Floats, Floats]:
@@ -210,7 +224,7 @@ class ExtraTreesModel:
     def unseen(self) -> tuple[Floats, Floats]:
         """Predict each row from the trees that did not see it, NaN where there are fewer than two."""
         predictions = self._predictions(self._rows)
-        for of_tree, seen in zip(predictions, self._forest.estimators_samples_, strict=True):
+        for of_tree, seen in zip(predictions, self._seen, strict=True):
             of_tree[seen] = np.nan
         counted = np.isfinite(predictions).sum(axis=0) > 1
         mean, spread = np.full((2, len(counted)), np.nan)
@@ -220,7 +234,7 @@ class ExtraTreesModel:
 
     def _predictions(self, X: NDArray[np.float32]) -> Floats:
         """Return the compressed prediction of every tree: ndarray of shape (n_trees, n_configs)."""
-        return np.stack([tree.tree_.predict(X).ravel() for tree in self._forest.estimators_])
+        return np.stack([tree.predict(X).ravel() for tree in self._trees])
 
 
 class Ensemble:

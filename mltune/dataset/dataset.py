@@ -27,6 +27,7 @@ from mltune.dataset.parquet import (
     read_parquet,
     read_strangers_parquet,
     trial_columns,
+    values_of,
     write_parquet,
 )
 from mltune.device.facts import Device
@@ -83,7 +84,7 @@ class Dataset:
     @cached_property
     def columns(self) -> Columns:
         """The configurations: one int64 column of shape (n_rows,) per parameter."""
-        return {name: self.table[name].to_numpy() for name in self.manifest.parameters}
+        return {name: values_of(self.table[name]) for name in self.manifest.parameters}
 
     @cached_property
     def states(self) -> NDArray[np.str_]:
@@ -92,7 +93,7 @@ class Dataset:
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """Return a column of outcomes, such as ``"median_s"``, of shape (n_rows,); NaN where unknown."""
-        return np.asarray(self.table[name].to_numpy(), dtype=np.float64)
+        return np.asarray(values_of(self.table[name]), dtype=np.float64)
 
     @cached_property
     def space(self) -> TableSpace:
@@ -306,6 +307,6 @@ def _best(table: Any, parameters: Mapping[str, tuple[int, ...]]) -> Best | None:
     ok = np.asarray(table["state"].to_pylist(), dtype=object) == TrialState.OK.value
     if not ok.any():
         return None
-    times = np.where(ok, table["median_s"].to_numpy(), math.inf)
+    times = np.where(ok, values_of(table["median_s"]), math.inf)
     row = int(np.argmin(times))
     return Best({name: int(table[name][row].as_py()) for name in parameters}, float(times[row]))

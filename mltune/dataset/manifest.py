@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -207,10 +208,25 @@ class Manifest:
 
 def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
     """Read the JSON file of a manifest and check it; no link below ``inside`` is followed."""
+    try:
+        data = read_file(path, _MAX_BYTES, inside=inside)
+    except FileNotFoundError as error:
+        raise DatasetError(
+            f"there is no dataset {path.with_suffix('')}: a dataset is NAME.parquet with its manifest, NAME.json, and "
+            f"{path.name} does not exist."
+        ) from error
+    except OSError as error:
+        raise DatasetError(f"{path}, the manifest of the dataset, cannot be read: {reason(error)}.") from error
+    return _validated(path, data)
+
+
+@functools.lru_cache(maxsize=512)
+def _validated(path: Path, data: bytes) -> Manifest:
+    """Return the manifest in the data of a file; commands list all datasets several times."""
     from pydantic import ValidationError
 
     try:
-        document = parse_json(read_file(path, _MAX_BYTES, inside=inside))
+        document = parse_json(data)
         _check_texts(document)
         if not isinstance(document, dict) or "problem" not in document:
             raise DatasetError("this is no manifest: it names no problem.")
@@ -219,13 +235,6 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
         manifest: Manifest = adapter(Manifest).validate_python(document)
     except ValidationError as error:
         raise DatasetError(f"{path}: {problems_of(error, document)}.") from error
-    except FileNotFoundError as error:
-        raise DatasetError(
-            f"there is no dataset {path.with_suffix('')}: a dataset is NAME.parquet with its manifest, NAME.json, and "
-            f"{path.name} does not exist."
-        ) from error
-    except OSError as error:
-        raise DatasetError(f"{path}, the manifest of the dataset, cannot be read: {reason(error)}.") from error
     except DatasetError as error:
         raise DatasetError(f"{path}: {printable(error, longest=500)}") from error
     except (ValueError, TypeError, LookupError, MltuneError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -113,22 +114,35 @@ def arrow_table(columns: Mapping[str, Any], parameters: Sequence[str]) -> Any:
     return pa.table(arrays, schema=fields)
 
 
+def values_of(column: Any, unknown: float = math.nan) -> NDArray[Any]:
+    """Return a column of numbers or conditions; PyArrow's ``to_numpy`` imports pandas, which takes half a second."""
+    import pyarrow as pa
+
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_boolean(array.type):
+        return np.asarray(values_of(array.cast("int8"), unknown) != 0)
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    _, data = array.buffers()
+    values: NDArray[Any] = np.frombuffer(data or b"", dtype)[array.offset : array.offset + len(array)]
+    return np.where(values_of(array.is_valid()), values, unknown) if array.null_count else values
+
+
 def check_table(table: Any, parameters: Mapping[str, tuple[int, ...]], where: str) -> None:
     """Check the values of a table with the columns of :func:`schema`, called ``where`` in messages."""
     for name in (*parameters, *_KNOWN):
-        _require(table[name].is_valid().to_numpy(), f"`{name}`", "be known", table[name], where)
+        _require(values_of(table[name].is_valid()), f"`{name}`", "be known", table[name], where)
     codes = []
     for name, values in parameters.items():
-        column = table[name].to_numpy()
+        column = values_of(table[name])
         _require(np.isin(column, values), f"`{name}`", f"be one of {list(values)[:50]}", column, where)
         codes.append(np.searchsorted(np.sort(values), column))
     for name, (law, holds) in _LAWS.items():
-        valid = table[name].is_valid().to_numpy()
-        values = table[name].fill_null(1).to_numpy()
-        _require(holds(values) | ~valid, f"`{name}`", law, values, where)
+        valid = values_of(table[name].is_valid())
+        numbers = values_of(table[name], unknown=1)
+        _require(holds(numbers) | ~valid, f"`{name}`", law, numbers, where)
     law, holds = _LAWS["median_s"]
     samples = table["samples_s"].combine_chunks()
-    if samples.values.null_count or not holds(samples.flatten().to_numpy(zero_copy_only=False)).all():
+    if samples.values.null_count or not holds(values_of(samples.flatten())).all():
         raise DatasetError(f"{where}: a sample in `samples_s` is unknown or out of range: it must {law}.")
     _check_states(table, where)
     number, representative = number_rows(codes, [len(values) for values in parameters.values()])
@@ -229,7 +243,7 @@ def _check_states(table: Any, where: str) -> None:
     law = f"be one of {', '.join(sorted(_STATES))}"
     _require(np.isin(states, list(_STATES)), "`state`", law, states, where)
     _require(np.isin(builds, list(_STATES)), "`build_state`", law, builds, where)
-    ok, timed = TrialState.OK.value, table["median_s"].is_valid().to_numpy()
+    ok, timed = TrialState.OK.value, values_of(table["median_s"].is_valid())
     _require((builds == ok) | (builds == states), "`build_state`", "be ok or the state of the trial", builds, where)
     _require(np.asarray(timed | (states != ok)), "`median_s` of an ok trial", "be known", table["median_s"], where)
 

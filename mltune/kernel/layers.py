@@ -13,6 +13,7 @@ depend on the order inside a set.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,8 +49,21 @@ class Rule:
         return Rule(tuple(self.names[axis] for axis in axes), self.table.transpose(axes))
 
 
+_ORDERS: dict[bytes, tuple[str, ...]] = {}
+"""Orders by the hash of parameters and rules: problems of a kernel often have the same."""
+
+
 def choose_order(extents: Mapping[str, int], rules: Sequence[Rule]) -> tuple[str, ...]:
     """Return an order of the parameters with few states."""
+    key = hashlib.sha256(repr((extents, [(rule.names, rule.table.shape) for rule in rules])).encode())
+    for rule in rules:
+        key.update(np.packbits(rule.table).tobytes())
+    if key.digest() not in _ORDERS:
+        _ORDERS[key.digest()] = _search_order(extents, rules)
+    return _ORDERS[key.digest()]
+
+
+def _search_order(extents: Mapping[str, int], rules: Sequence[Rule]) -> tuple[str, ...]:
     names = [name for name in extents if any(name in rule.names for rule in rules)]
     estimate = _Estimate(extents, names, rules)
     sets = np.zeros(1, dtype=np.int64)
@@ -136,6 +150,7 @@ class _RuleEstimate:
             axis = int(np.argmax(table.shape))
             table = table.take(range(0, table.shape[axis], 2), axis=axis)
         self.table = table
+        self.weights = np.random.default_rng(0).integers(1, 2**40, table.size)
         self.bits = [bits[name] for name in rule.names]
         self.mask = np.int64(sum(self.bits))
         self.known: dict[int, tuple[float, float]] = {}
@@ -154,8 +169,7 @@ class _RuleEstimate:
                 return sum(float(np.log2(self.table.shape[axis])) for axis in axes), 0.0
             count = math.prod(self.table.shape[axis] for axis in axes)
             rows = self.table.transpose(axes + free_axes).reshape(count, -1)
-            weights = np.random.default_rng(0).integers(1, 2**40, rows.shape[1])
-            hashes = rows @ weights
+            hashes = rows @ self.weights[: rows.shape[1]]
             live = hashes[hashes > 0]
             share = max(len(live) / len(rows), 1e-6)
             self.known[mask] = float(np.log2(max(len(np.unique(live)), 1))), float(np.log2(share))

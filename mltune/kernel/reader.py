@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -148,7 +149,9 @@ def _read(path: Path, limit: int) -> str:
     return text.removeprefix("\ufeff")
 
 
+@functools.lru_cache(maxsize=64)
 def _validated(path: Path, text: str) -> KernelDocument:
+    """Return the document of a text; commands load a kernel several times."""
     try:
         document = parse_toml(text)
         if blanks := blanks_in({**document, "parameters": {}}, text):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mltune.errors import ExpressionError
@@ -92,7 +91,7 @@ def formula(expression: Expression, values: Mapping[str, int | float | str], der
 
     ``ceil_div(m, BLK_M) * threads`` becomes ``"ceil_div(m, 128) * 256"``.
     """
-    return ast.unparse(_Substitution(values, derived).visit(tree_of(expression.text)))
+    return _Substitution(values, derived).written(expression)
 
 
 def launch_formulas(winner: Winner) -> dict[str, Any] | None:
@@ -106,7 +105,7 @@ def launch_formulas(winner: Winner) -> dict[str, Any] | None:
 
 def formulas_of(kernel: Kernel, values: Mapping[str, int | float | str]) -> dict[str, Any]:
     """Return the launch of a kernel as formulas of the names without values; of tensor maps behind their places."""
-    rule, written = kernel.launch_rule, partial(formula, values=values, derived=kernel.space.derived)
+    rule, written = kernel.launch_rule, _Substitution(values, kernel.space.derived).written
     return {
         "grid": [*map(written, rule.grid)],
         "block": [*map(written, rule.block)],
@@ -123,10 +122,8 @@ def size_restrictions(winner: Winner) -> dict[str, str]:
 
 def restrictions_on(kernel: Kernel, values: Mapping[str, int | float | str], sizes: Collection[str]) -> dict[str, str]:
     """Return the conditions of a kernel on the sizes at which it runs, each with its reason."""
-    reasons = {
-        formula(restriction.expression, values, kernel.space.derived): restriction.reason
-        for restriction in kernel.space.needed
-    }
+    written = _Substitution(values, kernel.space.derived).written
+    reasons = {written(restriction.expression): restriction.reason for restriction in kernel.space.needed}
     return {text: reason for text, reason in reasons.items() if _names(tree_of(text)) & {*sizes}}
 
 
@@ -144,20 +141,28 @@ def _names(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
 
 
+def _has_names(tree: ast.AST) -> bool:
+    return any(isinstance(node, ast.Name) and node.id not in FUNCTIONS for node in ast.walk(tree))
+
+
 class _Substitution(ast.NodeTransformer):
     """Replace names by values and expressions, from the leaves up."""
 
     def __init__(self, values: Mapping[str, int | float | str], derived: Mapping[str, Expression]) -> None:
         self._values = values
         self._derived = derived
+        self._replaced: dict[str, ast.expr] = {}
+
+    def written(self, expression: Expression) -> str:
+        """Return an expression with all names replaced that can be."""
+        return ast.unparse(self.visit(tree_of(expression.text)))
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._values:
             return _literal(self._values[node.id])
-        if node.id in self._derived:
-            replaced: ast.expr = self.visit(tree_of(self._derived[node.id].text))
-            return replaced
-        return node
+        if node.id in self._derived and node.id not in self._replaced:
+            self._replaced[node.id] = self.visit(tree_of(self._derived[node.id].text))
+        return self._replaced.get(node.id, node)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         node = super().generic_visit(node)
@@ -165,7 +170,7 @@ class _Substitution(ast.NodeTransformer):
             return node.body if node.test.value else node.orelse
         if isinstance(node, ast.BoolOp):
             node = _decided(node)
-        if not isinstance(node, ast.expr) or isinstance(node, ast.Constant) or _names(node):
+        if not isinstance(node, ast.expr) or isinstance(node, ast.Constant) or _has_names(node):
             return node
         try:
             value = parse(ast.unparse(node)).evaluate({})

@@ -257,6 +257,9 @@ class Tuner:
         known: Sequence[Mapping[str, int]] = (),
         pretrained: PretrainedModel | None = None,
     ) -> None:
+        from mltune.search.gates import MINIMUM
+        from mltune.search.planning import PlannerOptions
+
         self._session = session
         self._store = store
         self._request = request
@@ -268,7 +271,11 @@ class Tuner:
             name: getattr(store.facts(), name) if len(store) else DistinctCount() for name in ("scored", "skipped")
         }
         self._search = _search_of(session, request, known, pretrained, self._counts)
-        self._preloading = Preloading(fits_models=request.fits_models)
+        trials = MOST_TRIALS if request.trials is None else request.trials
+        self._preloading = Preloading(  # a run of few trials fits no models
+            fits_models=request.fits_models and trials > PlannerOptions().start_trials,
+            fits_trees=request.skip and trials > MINIMUM,
+        )
 
     def run(self) -> TuneResult:
         """Run until the end; see :func:`tune`."""

@@ -1,6 +1,7 @@
 """The source of a library, compiled, against what mltune computes in Python. The driver only records launches."""
 
 import ctypes
+import functools
 import math
 import re
 import shutil
@@ -46,19 +47,20 @@ def driver(tmp_path_factory):
     return build_driver(tmp_path_factory.mktemp("driver"))
 
 
-@pytest.fixture
-def built(tmp_path):
-    """Return a function that compiles a library without a warning and returns its shared object."""
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return a function that compiles a library without a warning, each source once, and returns its shared object."""
 
-    def build(content):
-        for name, data in c_files(content).items():
-            (tmp_path / name).write_bytes(data)
-        made = tmp_path / f"lib{content.name}.so"
-        strict = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-std=c99", "-shared", "-fPIC", f"{content.name}.c"]
-        subprocess.run([*strict, "-o", made.name, "-ldl", "-lm"], cwd=tmp_path, check=True)
-        return made
+    @functools.cache
+    def compile_files(content_name, files):
+        folder = tmp_path_factory.mktemp("library")
+        for name, data in files:
+            (folder / name).write_bytes(data)
+        strict = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-std=c99", "-shared", "-fPIC", f"{content_name}.c"]
+        subprocess.run([*strict, "-o", f"lib{content_name}.so", "-ldl", "-lm"], cwd=folder, check=True)
+        return folder / f"lib{content_name}.so"
 
-    return build
+    return lambda content: compile_files(content.name, tuple(c_files(content).items()))
 
 
 def toy_document(blocks, condition):
