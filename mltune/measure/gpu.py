@@ -139,6 +139,8 @@ class LoadedKernel:
         if workspace is not None:
             values.append(np.array(workspace.data.ptr, dtype=np.uint64))
         for matrix in launch.tensor_maps:
+            if matrix.place >= len(arguments):
+                raise _rejected(f"a tensor map is of argument {matrix.place}, and there are {len(arguments)}")
             values.append(np.frombuffer(matrix.encoded(int(arguments[matrix.place])), dtype=np.uint8))
         pointers = np.array([value.ctypes.data for value in values], dtype=np.uint64)
         address, shared_bytes, function = int(pointers.ctypes.data), launch.shared_bytes, self._function

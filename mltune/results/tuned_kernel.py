@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictInt, StrictStr, model_validator
 
 from mltune.device.gpu_arrays import cupy_array
 from mltune.errors import DeviceError, RunDirectoryError
@@ -47,6 +47,7 @@ class _Function(BaseModel):
 
 class _Argument(BaseModel):
     name: StrictStr = ""
+    type: StrictStr = ""
 
 
 class _AtOtherSizes(BaseModel):
@@ -75,6 +76,15 @@ class _LaunchTable(BaseModel):
     arguments: Annotated[list[_Argument], Field(max_length=200)] = []
     at_other_sizes: _AtOtherSizes | None = None
     sizes_must_satisfy: dict[_Text, StrictStr] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Check that tensor maps are of arrays."""
+        maps = [*self.tensor_maps, *(self.at_other_sizes.tensor_maps if self.at_other_sizes else ())]
+        arrays = [place for place, argument in enumerate(self.arguments) if argument.type.startswith("pointer")]
+        if others := {place for place, *_ in maps} - {*arrays}:
+            raise ValueError(f"its tensor maps are of argument {min(others)}, which is no array")
+        return self
 
 
 class WinnerDocument(BaseModel):

@@ -10,7 +10,7 @@ from mltune.device.known import H200
 from mltune.errors import BundleError, ExpressionError
 from mltune.kernel.bundle import DEVICE_VARIABLES, device_variables
 from mltune.kernel.faults import find_faults
-from mltune.kernel.launch import Launch
+from mltune.kernel.launch import Launch, TensorMap
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.problem.gemm import parse_problem
@@ -167,6 +167,34 @@ def test_fewer_values(tmp_path: Path) -> None:
             kernel.with_values(wrong)
 
 
+def test_tensor_maps_are_computed_with_a_launch_and_change_the_source_of_no_other_kernel(tmp_path: Path) -> None:
+    maps = ['tensor_maps.B = ["element_bytes", "n", "k", "ldb", "%s"]', 'tensor_maps.A = ["4", "m", "k", "lda", "8"]']
+    text = "\n".join(['arguments = ["GROUP"]', *maps])
+    kernel = load_kernel(bundle(tmp_path, ('arguments = ["GROUP"]', text % "min(BLK, 32) // VEC")))
+    configuration = {"BLK": 32, "DIM": 8, "VEC": 2, "GROUP": 2}
+    variables = VARIABLES | {"lda": 7, "ldb": 9}
+    m, n, k = (variables[name] for name in "mnk")
+    assert kernel.launch(configuration, variables).tensor_maps == (
+        TensorMap(6, variables["element_bytes"], n, k, 9, 16),
+        TensorMap(4, 4, m, k, 7, 8),
+    )
+    other = load_kernel(bundle(tmp_path / "other"))
+    assert other.launch_rule.tensor_maps == ()
+    assert other.source.sha256 != kernel.source.sha256
+
+
+@pytest.mark.parametrize(
+    ("box", "size", "law"), [("512", "4", "1 to 256 lines"), ("0", "4", "1 to 256"), ("8", "3", "1, 2, 4, 8")]
+)
+def test_a_tensor_map_that_no_driver_makes_is_a_fault(tmp_path: Path, box: str, size: str, law: str) -> None:
+    text = f'arguments = ["GROUP"]\ntensor_maps.A = ["{size}", "m", "k", "lda", "{box}"]'
+    kernel = load_kernel(bundle(tmp_path, ('arguments = ["GROUP"]', text)))
+    columns = {name: np.array([values[0]]) for name, values in kernel.all_parameters.items()}
+    (fault,) = find_faults(kernel, columns, VARIABLES)
+    assert fault.reason.startswith("launch.tensor_maps: ")
+    assert law in fault.reason
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -191,6 +219,10 @@ def test_fewer_values(tmp_path: Path) -> None:
         ("GROUP = [1, 2]", "GROUP = [1]\nDIM = [1]", ["launch.parameters.DIM", "leave one of them out"]),
         ('arguments = ["GROUP"]', 'arguments = ["DIM"]', ["launch.arguments", "DIM"]),
         ('arguments = ["GROUP"]', 'arguments = ["GROUP", "GROUP"]', ["launch.arguments"]),
+        ('arguments = ["GROUP"]', 'tensor_maps.D = ["4", "k", "m", "lda", "8"]', ["tensor_maps.D", "A, lda, B"]),
+        ('arguments = ["GROUP"]', 'tensor_maps.A = ["4", "k", "m", "lda"]', ["tensor_maps.A", "5"]),
+        ('arguments = ["GROUP"]', 'tensor_maps.A = ["4", "k", "m", "lda", "BLOCK"]', ["tensor_maps.A", "BLOCK"]),
+        ('arguments = ["GROUP"]', "tensor_maps = {}", ["tensor_maps"]),
         ('THR = "BLK // DIM"', 'THR = "BLK // DOM"', ["derived.THR", "DOM"]),
         ('THR = "BLK // DIM"', 'THR = "BLK //"', ["derived.THR", "BLK //"]),
         ('THR = "BLK // DIM"', 'THR = "PER_VEC * VEC"', ["derived", "circle", "THR", "PER_VEC"]),
