@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from mltune.errors import DeviceError
+
 APPLY = "--ptxas-options=--apply-controls="
 """The option of the assembler that names a file of controls."""
+
+ELEMENT_KINDS = {1: 0, 2: 1, 4: 2, 8: 4}
+"""The driver's number of unsigned integers of some bytes, as which elements are copied."""
+
+_INVALID_VALUE = 1  # a status of the driver
 
 
 def plain_entry(entry: str) -> str:
@@ -61,11 +68,9 @@ def _encoded(matrix: TensorMap, address: int) -> bytes:
         (ctypes.c_uint32 * 2)(1, 1),
         *(0, 3, 2, 0),  # not interleaved, swizzled by 128 bytes, 128 bytes to L2, zeros outside of the matrix
     )
+    if status not in (0, _INVALID_VALUE):
+        raise DeviceError(f"a tensor map cannot be made: the driver's cuTensorMapEncodeTiled failed with {status}.")
     return bytes(128) if status else bytes(room)[begin : begin + 128]
-
-
-ELEMENT_KINDS = {1: 0, 2: 1, 4: 2, 8: 4}
-"""The driver's number of unsigned integers of some bytes, as which elements are copied."""
 
 
 @dataclass(frozen=True, slots=True)
