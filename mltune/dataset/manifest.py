@@ -215,8 +215,9 @@ def read_manifest(path: Path, *, inside: Path | None = None) -> Manifest:
             f"there is no dataset {path.with_suffix('')}: a dataset is NAME.parquet with its manifest, NAME.json, and "
             f"{path.name} does not exist."
         ) from error
-    except OSError as error:
-        raise DatasetError(f"{path}, the manifest of the dataset, cannot be read: {reason(error)}.") from error
+    except (OSError, ValueError) as error:
+        text = printable(reason(error), 500)
+        raise DatasetError(f"{path}, the manifest of the dataset, cannot be read: {text}.") from error
     return _validated(path, data)
 
 

@@ -103,7 +103,7 @@ def options_of(declaration: type[RunOptions] | type[Limits]) -> dict[str, tuple[
     return {field.name: (str(field.type), field.metadata["option"]) for field in fields(declaration)}
 
 
-_KINDS: Mapping[str, tuple[type, str]] = {"bool": (bool, "True or False"), "str": (str, "a text: {}")}
+_KINDS: Mapping[str, tuple[Any, str]] = {"bool": (bool, "True or False"), "str": (str | Path, "a text: {}")}
 """The types of options by their annotations, and their laws over the first sentence of the meaning."""
 
 

@@ -127,7 +127,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
     table = tmp_path / "one.parquet"
     table.write_bytes(table.read_bytes() + b"x")
     assert "not that of its manifest" in verify_dataset(table).problems[0]
-    assert "there is no such file" in verify_dataset(tmp_path / "two.json").problems[0]
+    assert "two.json does not exist" in verify_dataset(tmp_path / "two.json").problems[0]
 
 
 @pytest.mark.parametrize(

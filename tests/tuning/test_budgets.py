@@ -61,7 +61,7 @@ def run(tmp_path, idle_workers, monkeypatch):
             run=tmp_path / "run",
             wisdom="none",
             search="random",
-            skip="off",
+            skip=False,
             **options,
         )
         begun = time.monotonic()
