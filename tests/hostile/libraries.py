@@ -145,6 +145,9 @@ for _field in ("grid", "block", "shared_bytes", "workspace_bytes", "launched"):
         _values = [_value] * 3 if _field in ("grid", "block") and _value is not None else _value
         _document(f"a-launch-with-a-{_field}-of-{_name}", _launches(**{_field: _values}))
     _document(f"a-launch-without-{_field}", lambda document, name=_field: [one["launch"].pop(name) for one in document["configurations"]])  # fmt: skip
+_MAP = [1, "4", "m", "n", "m", "8"]
+for _name, _value in {"towers": [[*_MAP[:2], "9**9**9**9", *_MAP[3:]]], "five": [_MAP[:5]], "negative-places": [[-1, *_MAP[1:]]], "far-places": [[10**6, *_MAP[1:]]], "ten-thousand": [_MAP] * 10_000}.items():  # fmt: skip
+    _document(f"maps-of-{_name}", _launches(tensor_maps=_value), "gate_library")
 _document("a-document-of-60-megabytes", lambda document: document.update(report={"text": "x" * 60_000_000}))
 _document("a-document-of-a-million-numbers", lambda document: document.update(report={"values": list(range(1_000_000))}))  # fmt: skip
 _document("a-dispatcher-of-nan", lambda document: document.update(dispatcher=Raw("NaN")))
