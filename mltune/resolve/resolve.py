@@ -6,9 +6,13 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mltune.dataset.dataset import find_datasets, load_manifest
+from mltune.device.facts import Device
 from mltune.errors import UsageError
+from mltune.kernel.bundle import Kernel
+from mltune.problem.problem import Problem
 from mltune.records.directory import is_begun
 from mltune.resolve.device import Target, choose, find_gpus, first_gpu, parse_device
 from mltune.resolve.options import Limits, unusual, whole_number
@@ -26,11 +30,6 @@ from mltune.resolve.problems import (
     shaped_problem,
 )
 from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, TuneRequest, parse_duration
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
 
 FIRST_SHARE = 2 / 3
 """Share of an even share that every problem gets before the rest goes where more is expected."""
@@ -193,7 +192,6 @@ def _measurable(kernels: list[Kernel], problem: Problem, device: str, run: Path 
 
     The run of a single kernel goes on with that one.
     """
-    from mltune.dataset.dataset import find_datasets
     from mltune.records.store import Store
 
     if len(kernels) > 1 and run is not None and is_begun(run):
@@ -214,8 +212,6 @@ def _single(
     problem: Problem, kernel: Kernel, accuracy: str | None, *, any_shape: bool, device: str, **options: Any
 ) -> tuple[TuneRequest, tuple[str, ...]]:
     """Return the request of one kernel and one problem on a GPU, or without one in replay."""
-    from mltune.dataset.dataset import load_manifest
-
     target = parse_device(device) or choose(kernel, problem, any_shape=any_shape)
     if target.dataset is not None and any_shape:
         problem = load_manifest(target.dataset).problem
@@ -232,7 +228,6 @@ def _replay(
     **options: Any,
 ) -> tuple[TuneRequest, tuple[str, ...]]:
     """Return the request of a replay: kernel and problem are the recorded ones by default, and must be the same."""
-    from mltune.dataset.dataset import load_manifest
     from mltune.dataset.replay import recorded_kernel
     from mltune.kernel.reader import load_kernel
 
@@ -257,8 +252,6 @@ def _request(
     **options: Any,
 ) -> tuple[TuneRequest, tuple[str, ...]]:
     """Return a request with a budget, and notices."""
-    from mltune.dataset.dataset import load_manifest
-
     time_s = time if time is None else parse_duration(str(time))
     if trials is None and time_s is None:
         trials, time_s = (None, GPU_TIME_S) if target.dataset is None else (REPLAY_TRIALS, None)
