@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.comparison.simulation import Trace
 from mltune.kernel.coding import Floats
-
-if TYPE_CHECKING:
-    from mltune.comparison.simulation import Trace
 
 SCORED_EVALUATIONS = 250
 """Largest number of evaluations that the score over evaluations covers."""
