@@ -78,8 +78,7 @@ def expected_gain(mean: Floats, spread: Floats, best: float) -> Floats:
     """
     z = (mean - best) / np.maximum(spread, 1e-9)
     below = 0.5 + 0.5 * np.array([*map(math.erf, z / math.sqrt(2.0))])
-    gain: Floats = spread * (np.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi) + z * below)
-    return gain
+    return spread * (np.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi) + z * below)
 
 
 def gpu_and_driver(index: int) -> tuple[Device | None, str]:
@@ -221,8 +220,7 @@ class LaunchSearch:
         of = self._launch(compiled)
         saturated = of["warps"] / (of["warps"] + HIDING_WARPS) * of["reuse"] / (of["reuse"] + REUSED)
         share = of["tail"] * saturated / (1.0 + of["stack"] / SPILLED_BYTES)
-        logs: Floats = np.log(np.maximum(np.where(of["resident"] > 0, share, 0.0), SMALLEST_SHARE))
-        return logs
+        return np.log(np.maximum(np.where(of["resident"] > 0, share, 0.0), SMALLEST_SHARE))
 
     def _features(self, compiled: bool) -> Floats:
         """Return the features of all configurations: ndarray of shape (n_configs, n_features)."""
