@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from threading import TIMEOUT_MAX
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mltune.cost.bound import hardware_limits
@@ -77,11 +76,9 @@ class Session:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._stack is not None:
-            self._stack.__exit__(kind, error, trace)
+            self._stack.__exit__(*error)
 
     def begin_builds(self, model: PretrainedModel | None) -> None:
         """Begin to build what the first batch has in any case, before the space is counted: it takes a second."""
