@@ -112,8 +112,6 @@ def make_worker(index: int) -> Callable[[tuple[MicroKernel | MixKernel, Build]],
     device = query_device(index)
     import cupy
 
-    from mltune.measure.stopwatch import SeriesStopwatch
-
     cupy.cuda.Device(index).use()
     stopwatch = SeriesStopwatch(device.l2_bytes)
     out = cupy.zeros(max(micro.THREADS, device.sm_count * BLOCKS[-1][0] * BLOCK_WORDS), dtype=cupy.uint64)

@@ -15,6 +15,9 @@ from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Self
 
 from mltune.cost.bound import hardware_limits
+from mltune.cost.pretrained import PretrainedModel
+from mltune.dataset.dataset import Dataset, load_dataset
+from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 from mltune.device.facts import Device
 from mltune.errors import DeviceError, MltuneWarning, RunError, UsageError
 from mltune.kernel.bundle import Kernel
@@ -23,17 +26,15 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
 from mltune.problem.problem import Problem, RunnableProblem
+from mltune.process.child import ChildPool
 from mltune.records.header import DATASET_HASH, RunHeader
 from mltune.records.trial import BATCH, Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
 from mltune.resolve.request import TuneRequest
 
 if TYPE_CHECKING:
-    from mltune.cost.pretrained import PretrainedModel
-    from mltune.dataset.dataset import Dataset
     from mltune.measure.messages import Outputs
     from mltune.measure.runner import GpuRunner
-    from mltune.process.child import ChildPool
 
 
 FEWEST = 4
@@ -151,8 +152,6 @@ def open_session(request: TuneRequest, *, space: SearchSpace | None = None, pool
 
 
 def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
-    from mltune.dataset.dataset import load_dataset
-    from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 
     if kernel.space.preset:
         raise UsageError(
