@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from mltune.dataset.dataset import list_datasets
-from mltune.dataset.importing import slug
 from mltune.device.facts import Device
 from mltune.device.peaks import has_unit, peak_flops
 from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
@@ -240,6 +239,8 @@ def imported_problem(
     kernel: Kernel | str, name: str | None, shape: dict[str, Any], flops: int | None = None, arithmetic: str = "fp32"
 ) -> Problem:
     """Return the problem of timings that are imported: one of the kernel's kind, or one with any name."""
+    from mltune.dataset.importing import slug
+
     if not isinstance(kernel, str) and kernel.has_own_problem(name):
         return named_problem(None, shape, kernel.folder)[0]
     if not isinstance(kernel, str) and name in (None, kernel.name) and not shape and flops is None:
