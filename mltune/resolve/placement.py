@@ -10,8 +10,8 @@ from dataclasses import replace
 from mltune.dataset.dataset import list_datasets, load_manifest
 from mltune.device.facts import Device
 from mltune.errors import PlanError
+from mltune.resolve.device import fits
 from mltune.resolve.plan import REPLAY, Plan, Task
-from mltune.resolve.problems import fits
 
 _NAMED = 3
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from mltune.dataset.dataset import list_datasets
 from mltune.device.facts import Device
-from mltune.device.peaks import has_unit, peak_flops
+from mltune.device.peaks import peak_flops
 from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
 from mltune.files.text import many, printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.reader import advice_on_source, built_in, is_bundle, load_kernel
 from mltune.problem.kinds import KINDS, kind_of_name, problem_from_name, timed_problem
 from mltune.problem.problem import ACCURACIES, STRICTEST, Problem, accepts, check_accuracy
+from mltune.resolve.device import fits
 from mltune.resolve.options import DEFAULT_KERNEL
 
 _FAR_AHEAD = 1.5
@@ -62,12 +63,6 @@ def kernels_for(
     kernels = [load_kernel(name) for name in dict.fromkeys(map(str, named))]
     check_accuracies(kernels, accuracy)
     return kernels
-
-
-def fits(kernel: Kernel, device: Device) -> bool:
-    """Return whether a device has the architecture and the unit that a kernel needs."""
-    architecture = kernel.source.architecture.rstrip("af")
-    return has_unit(device, kernel.resources.unit) and architecture in ("", device.architecture)
 
 
 def contenders(kernels: Sequence[Kernel], problem: Problem, gpus: Sequence[Device]) -> list[Kernel]:

@@ -14,14 +14,13 @@ from mltune.errors import UsageError
 from mltune.kernel.bundle import Kernel
 from mltune.problem.problem import Problem
 from mltune.records.directory import is_begun
-from mltune.resolve.device import Target, choose, find_gpus, first_gpu, parse_device
+from mltune.resolve.device import Target, choose, find_gpus, first_gpu, fits, parse_device
 from mltune.resolve.options import Limits, unusual, whole_number
 from mltune.resolve.plan import MAX_BUDGET_TRIALS, MAX_RIVALS, MAX_TASKS, REPLAY, Plan, Task, Unit, in_order, rivals
 from mltune.resolve.problems import (
     Shape,
     check_accuracies,
     contenders,
-    fits,
     given_options,
     kernels_for,
     named_kernel,

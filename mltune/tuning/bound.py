@@ -22,7 +22,7 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.measure.machine_code import LoopCode, disassemble, main_loop
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.trial import TrialState
-from mltune.resolve.problems import fits
+from mltune.resolve.device import fits
 from mltune.results.rating import Rate, rate_of
 from mltune.search.proposers import offspring
 

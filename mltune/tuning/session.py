@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mltune.cost.bound import hardware_limits
 from mltune.cost.pretrained import PretrainedModel
-from mltune.dataset.dataset import Dataset, load_dataset
-from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 from mltune.device.facts import Device
 from mltune.errors import DeviceError, MltuneWarning, RunError, UsageError
 from mltune.kernel.bundle import Kernel
@@ -33,6 +31,7 @@ from mltune.records.versions import installed_versions
 from mltune.resolve.request import TuneRequest
 
 if TYPE_CHECKING:
+    from mltune.dataset.dataset import Dataset
     from mltune.measure.messages import Outputs
     from mltune.measure.runner import GpuRunner
 
@@ -152,6 +151,8 @@ def open_session(request: TuneRequest, *, space: SearchSpace | None = None, pool
 
 
 def _replay(kernel: Kernel, problem: Problem, name: str) -> Session:
+    from mltune.dataset.dataset import load_dataset
+    from mltune.dataset.replay import ReplayBuilder, ReplayRunner
 
     if kernel.space.preset:
         raise UsageError(
