@@ -19,8 +19,8 @@ from typing import Any
 
 import pandas as pd
 
+from mltune.dataset.cells import Layout
 from mltune.dataset.dataset import Dataset, write_dataset
-from mltune.dataset.formats import Layout
 from mltune.dataset.importing import import_table
 from mltune.device.facts import Device
 from mltune.device.known import find_device

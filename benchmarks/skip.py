@@ -95,7 +95,7 @@ def searches(names: str, seeds: int) -> Iterator[dict[str, Any]]:
     for family, number in ((family, number) for family in FAMILIES if not names for number in range(MADE)):
         made = hidden(family, number)
         search = search_of(made, seed=number, stop=False)
-        for found in searched(search, search._space, search._features, np.exp(-made.speed), number):
+        for found in searched(search, search.space, search.features, np.exp(-made.speed), number):
             yield {"space": f"{family} {number}", "family": family, "seed": number, **found}
 
 

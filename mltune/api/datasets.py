@@ -137,7 +137,7 @@ def import_dataset(
     >>> found.manifest.best.configuration, notices[0]
     ({'block': 64}, '2 rows, 2 distinct, 0 failed')
     """
-    from mltune.dataset.formats import Layout
+    from mltune.dataset.cells import Layout
     from mltune.dataset.importing import Origin, import_table
     from mltune.device.known import find_device
     from mltune.kernel.reader import is_bundle, load_kernel

@@ -309,7 +309,6 @@ def sweep(
     >>> swept.pruned.saved_s > 0  # doctest: +SKIP
     True
     """
-    from mltune.errors import UsageError
     from mltune.resolve.problems import given_options
     from mltune.resolve.resolve import resolve_sweep
     from mltune.search.pruning import Promise

@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mltune.campaign.cluster.gpu_workers import Cluster
 from mltune.campaign.device_worker import (
     BACK,
     DEVICE_WORKER,
@@ -30,6 +31,7 @@ from mltune.campaign.device_worker import (
 )
 from mltune.campaign.products import CampaignResult, claim_directory, write_datasets, write_report
 from mltune.campaign.scheduler import Scheduler
+from mltune.device.facts import Device
 from mltune.errors import MltuneWarning, RunError
 from mltune.measure.compile_farm import address_of
 from mltune.process.child import Child
@@ -44,10 +46,6 @@ from mltune.resolve.request import TuneRequest
 from mltune.results.progress import CampaignProgress, CampaignReport
 from mltune.results.run import TuneResult
 from mltune.results.summary import fastest
-
-if TYPE_CHECKING:
-    from mltune.campaign.cluster.gpu_workers import Cluster
-    from mltune.device.facts import Device
 
 STOP_TIMEOUT_S = 4.5
 """Seconds that workers have to end when the campaign is interrupted."""

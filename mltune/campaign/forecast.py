@@ -6,20 +6,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mltune.campaign.schedule import allot
+from mltune.dataset.dataset import list_datasets, load_dataset
+from mltune.dataset.manifest import Manifest
+from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import DeviceError, PlanError
+from mltune.problem.problem import Problem
 from mltune.resolve.placement import check_budget, place, recorded_for
 from mltune.resolve.plan import REPLAY, Plan
-
-if TYPE_CHECKING:
-    from mltune.dataset.manifest import Manifest
-    from mltune.device.facts import Device
-    from mltune.problem.problem import Problem
 
 _PREFERRED = 0.1
 """Share of the fastest rows of a dataset: a search mostly measures such, which take longer to compile and time."""
@@ -101,8 +100,6 @@ def even_shares(plan: Plan) -> list[float]:
 
 def _rates(plan: Plan, device: Device | None) -> dict[str, Rate]:
     """Return the cost of a trial of each task that has a dataset."""
-    from mltune.dataset.dataset import list_datasets
-
     manifests = list_datasets()
     rates = {task.slug: recorded_rate(task.kernel.name, task.problem, manifests, device) for task in plan.tasks}
     return {slug: rate for slug, rate in rates.items() if rate is not None}
@@ -154,8 +151,6 @@ def _work(problem: Problem) -> int:
 @cache
 def _costs(name: str) -> tuple[float, float, float] | None:
     """Return the mean seconds to compile, verify and time the fastest rows; None where no row ran."""
-    from mltune.dataset.dataset import load_dataset
-
     dataset = load_dataset(name)
     median_s = dataset.numbers("median_s")
     if not np.isfinite(median_s).any():

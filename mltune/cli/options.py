@@ -19,8 +19,7 @@ from mltune.cli.on_end import runnable
 from mltune.errors import UsageError
 from mltune.files.text import printable
 from mltune.problem.problem import ACCURACIES, DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, STRICTEST
-from mltune.resolve.options import DECLARED, Limits, Option, check_choice, options_of, whole_number
-from mltune.resolve.problems import DEFAULT_KERNEL
+from mltune.resolve.options import DECLARED, DEFAULT_KERNEL, Limits, Option, check_choice, options_of, whole_number
 
 MOST_PROBLEMS = 1000
 """Most problems of several values of ``--size``, as of a plan."""

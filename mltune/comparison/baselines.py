@@ -17,6 +17,7 @@ from mltune.kernel.parts import KernelResources
 from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import TableSpace, find
 from mltune.records.trial import BATCH, Build, Candidate, Measurement, TrialRecord, TrialState
+from mltune.search.search import KernelSearch, SearchSettings, Start, gradually
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from mltune.comparison.simulation import Recording, Simulation
     from mltune.cost.pretrained import PretrainedModel
-    from mltune.search.search import KernelSearch
 
 
 SPARSE = 0.04
@@ -193,8 +193,6 @@ class ShippedSearch:
 
     def search(self, simulation: Simulation, seed: int) -> None:
         """Search as the tuner does; see :class:`mltune.comparison.simulation.Strategy`."""
-        from mltune.search.search import KernelSearch, SearchSettings, Start, gradually
-
         recording, pretrained = simulation.recording, self.pretrained
         if model := self.model(recording):
             pretrained = model.load(recording.problem, recording.device)

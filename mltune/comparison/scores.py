@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mltune.comparison.simulation import Trace
 from mltune.kernel.coding import Floats
-
-if TYPE_CHECKING:
-    from mltune.comparison.simulation import Trace
 
 SCORED_EVALUATIONS = 250
 """Largest number of evaluations that the score over evaluations covers."""
@@ -126,8 +123,7 @@ def bands(curves: Sequence[Floats], rng: np.random.Generator) -> Floats:
     for runs in curves:
         weights = rng.multinomial(len(runs), np.full(len(runs), 1.0 / len(runs)), size=BAND_RESAMPLES)
         total += weights @ runs / len(runs)
-    ends: Floats = np.quantile(total / len(curves), (0.025, 0.975), axis=0)
-    return ends
+    return np.quantile(total / len(curves), (0.025, 0.975), axis=0)
 
 
 def paired_test(scores: Sequence[Floats], reference_scores: Sequence[Floats], seed: int = 0) -> tuple[float, float]:

@@ -15,24 +15,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mltune.cost.features import BUILD_COLUMNS
+from mltune.dataset.dataset import Dataset, list_datasets, load_dataset, shipped_datasets
+from mltune.dataset.manifest import Manifest
+from mltune.dataset.replay import bare_kernel, recorded_kernel
+from mltune.device.facts import Device
 from mltune.errors import DatasetError
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
 from mltune.kernel.space import TableSpace
+from mltune.problem.problem import Problem
 from mltune.records.trial import TrialState
-
-if TYPE_CHECKING:
-    from mltune.dataset.dataset import Dataset
-    from mltune.dataset.manifest import Manifest
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
-
 
 UNKNOWN_COMPILE_S = 1.0
 """Assumed seconds of a compilation, for a table without compile times."""
@@ -131,8 +129,6 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
 
 def _in_view(manifest: Manifest) -> str:
     """Return mltune's own data of the parameters: ``"space"`` on the same GPU, ``"kernel"`` on others, or ``""``."""
-    from mltune.dataset.dataset import list_datasets
-
     alike = [dataset.device.name for dataset in list_datasets() if {*dataset.parameters} <= {*manifest.parameters}]
     return "space" if manifest.device.name in alike else "kernel" if alike else ""
 
@@ -155,15 +151,12 @@ class RecordingSource:
         """Load and check the recording."""
         if self.table is not None:
             from mltune.dataset.importing import read_table
-            from mltune.dataset.replay import bare_kernel
 
             bare = read_table(self.table, self.parameters or None, self.time, aggregate=self.aggregate)
             recorded = record(bare.dataset, bare_kernel(bare.dataset.manifest))
             account = "; ".join(filter(None, (bare.account, recorded.account)))
             origin = {**recorded.origin, "source": self.table.name}
             return replace(recorded, name=self.name, account=account, notices=bare.notices, origin=origin)
-        from mltune.dataset.dataset import load_dataset, shipped_datasets
-        from mltune.dataset.replay import recorded_kernel
 
         dataset = load_dataset(self.name)
         kernel, notice = recorded_kernel(dataset.manifest)

@@ -195,5 +195,4 @@ def portfolio(
         gain = np.maximum(speeds, fastest).mean(axis=1)
         gain[chosen] = -np.inf
         chosen.append(int(np.argmax(gain)))
-    rows: Indices = kept[chosen]
-    return rows
+    return kept[chosen]

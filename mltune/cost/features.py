@@ -229,8 +229,7 @@ def _feature(name: str, values: Floats) -> Floats:
 
 
 def _log_share(share: Floats) -> Floats:
-    logarithm: Floats = np.log(np.maximum(share, SMALLEST_SHARE))
-    return logarithm
+    return np.log(np.maximum(share, SMALLEST_SHARE))
 
 
 def _stack(table: Mapping[str, Floats]) -> Floats:

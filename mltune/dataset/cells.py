@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,6 +62,24 @@ _FAILURE_TIMES = (1e20, float(np.finfo(np.float32).max), float(np.finfo(np.float
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _TRUTH = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The roles of the columns of a table; None where the format or a default name tells.
+
+    `time_unit` is ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``, of JSON only where the file names none; `aggregate` merges
+    rows with the same parameters that differ in other columns; `section` has the fields that select one section of
+    CLBlast's database; `partial` reads the whole entries of a file that was cut off.
+    """
+
+    parameters: tuple[str, ...] | None = None
+    time_column: str | None = None
+    status: str | None = None
+    time_unit: str | None = None
+    aggregate: bool = False
+    section: Mapping[str, str] = field(default_factory=dict)
+    partial: bool = False
 
 
 def distinct(column: pd.Series[Any]) -> tuple[NDArray[np.intp], list[Any]]:

@@ -42,13 +42,13 @@ def kernel_tuner_cache(dataset: Dataset) -> str:
         "tune_params": values,
         "objective": "time",
     }
-    entries = ",\n".join(_cached(*outcome) for outcome in _outcomes(dataset))
+    entries = ",\n".join(map(_cached, _outcomes(dataset)))
     return f'{json.dumps(head)[:-1]}, "cache": {{\n{entries}}}\n}}'
 
 
 def t4_results(dataset: Dataset) -> str:
     """Return the text of a results file in T4, version 1.0.0; a time is the median of the samples."""
-    results = [_t4(*outcome) for outcome in _outcomes(dataset)]
+    results = [*map(_t4, _outcomes(dataset))]
     document = {"results": results, "schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}}
     return json.dumps(document, allow_nan=False) + "\n"
 
@@ -75,9 +75,8 @@ def _milliseconds(seconds: float) -> float:
     return float(f"{1e3 * seconds:.8g}")
 
 
-def _cached(
-    configuration: dict[str, int | float | str], state: TrialState, times: dict[str, float], samples: list[float]
-) -> str:
+def _cached(outcome: _Outcome) -> str:
+    configuration, state, times, samples = outcome
     entry: dict[str, Any] = dict(configuration)
     if state in _TIMED:
         entry |= {"time": times["median_s"], "times": samples or [times["median_s"]]}
@@ -95,9 +94,8 @@ def _cached(
     return f"{json.dumps(key)}: {json.dumps(entry, allow_nan=False)}"
 
 
-def _t4(
-    configuration: dict[str, int | float | str], state: TrialState, times: dict[str, float], samples: list[float]
-) -> dict[str, Any]:
+def _t4(outcome: _Outcome) -> dict[str, Any]:
+    configuration, state, times, samples = outcome
     ran = state in _TIMED
     return {
         "configuration": configuration,

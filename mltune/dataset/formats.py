@@ -9,15 +9,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mltune.dataset.cells import typed
+from mltune.dataset.cells import Layout, typed
 from mltune.dataset.manifest import MAX_PARAMETERS, MAX_ROWS
-from mltune.dataset.tuner_files import Choice, read_results
+from mltune.dataset.tuner_files import read_results
 from mltune.errors import DatasetError
 from mltune.files.reading import read_file, reason
 from mltune.files.text import did_you_mean, printable
@@ -47,24 +47,6 @@ BENCHMARK_TIMES = ("benchmark_s", "benchmark_ms", "benchmark_us", "benchmark_ns"
 """Default names of the column of the times that benchmarking took, all runs together."""
 
 _MAX_METADATA = 10_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The roles of the columns of a table; None where the format or a default name tells.
-
-    `time_unit` is ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``, of JSON only where the file names none; `aggregate` merges
-    rows with the same parameters that differ in other columns; `section` has the fields that select one section of
-    CLBlast's database; `partial` reads the whole entries of a file that was cut off.
-    """
-
-    parameters: tuple[str, ...] | None = None
-    time_column: str | None = None
-    status: str | None = None
-    time_unit: str | None = None
-    aggregate: bool = False
-    section: Mapping[str, str] = field(default_factory=dict)
-    partial: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +254,7 @@ def _column(values: Sequence[object], name: str) -> pd.Series[Any]:
 def _json(data: bytes, layout: Layout) -> RawTable:
     """Read the JSON file of a tuner, with times in milliseconds."""
     try:
-        results = read_results(data, Choice(layout.section, layout.time_unit, layout.partial))
+        results = read_results(data, layout)
         names = list(results.parameters if layout.parameters is None else layout.parameters)
         notices = [] if layout.parameters else [f"the parameters are those of the file: {_listed(names)}"]
         _check_parameters(names)

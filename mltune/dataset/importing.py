@@ -12,9 +12,9 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mltune.dataset.cells import NOT_MEASURED, known_times, parameter, states, times
+from mltune.dataset.cells import NOT_MEASURED, Layout, known_times, parameter, states, times
 from mltune.dataset.dataset import Dataset, Kind, make_dataset
-from mltune.dataset.formats import Layout, RawTable, read_raw
+from mltune.dataset.formats import RawTable, read_raw
 from mltune.dataset.merging import merge
 from mltune.dataset.parquet import arrow_table, schema
 from mltune.dataset.units import required_seconds, seconds_of_column

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from mltune.dataset.parquet import LONGEST_S
 from mltune.device.facts import Device
@@ -17,13 +17,11 @@ from mltune.errors import DatasetError, MltuneError
 from mltune.files.reading import parse_json, read_file, reason
 from mltune.files.text import html_table, printable
 from mltune.files.validation import adapter, problems_of
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import labelled
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import Problem
 from mltune.records.columns import SHORTEST_S
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
 
 FORMAT = 1
 MAX_ROWS = 1_000_000

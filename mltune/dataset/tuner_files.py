@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mltune.dataset.cells import is_failure_time, state_of, typed
+from mltune.dataset.cells import Layout, is_failure_time, state_of, typed
 from mltune.dataset.units import is_time_name, no_time, quantity_of, required_seconds, seconds_of
 from mltune.errors import DatasetError
 from mltune.files.reading import parse_json
@@ -34,15 +34,6 @@ _MOST_SHOWN = 20
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The user's choices for a file: section, unit of times without one, and whether the file may be cut off."""
-
-    section: Mapping[str, str]
-    time_unit: str | None = None
-    partial: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class Results:
     """The parameters, configurations and outcomes of a file, and notices about how it was read."""
@@ -56,9 +47,9 @@ class Results:
 class _Clock:
     """The units of one file: its own, or that of the user, or that of the format's rule."""
 
-    def __init__(self, unit: object, choice: Choice, rule: str) -> None:
+    def __init__(self, unit: object, layout: Layout, rule: str) -> None:
         self.file_s = None if unit in (None, "") else required_seconds(unit, "the file")
-        self.user_s = None if choice.time_unit is None else required_seconds(choice.time_unit, "--time-unit")
+        self.user_s = None if layout.time_unit is None else required_seconds(layout.time_unit, "--time-unit")
         self.rule, self.rows, self.silent_row = rule, set[float](), 0
 
     def ms(self, unit: object = None, row: int = 0) -> float:
@@ -86,19 +77,19 @@ class _Clock:
         return [f"the file names no unit of its times: {self.rule} has milliseconds, --time-unit names another"]
 
 
-def read_results(data: bytes, choice: Choice) -> Results:
+def read_results(data: bytes, layout: Layout) -> Results:
     """Read the JSON file of a tuner."""
-    document, notices = _document(data, choice.partial)
-    if choice.section and "sections" not in document:
+    document, notices = _document(data, layout.partial)
+    if layout.section and "sections" not in document:
         raise DatasetError("sections were named, but this is no database of CLBlast, which alone has some")
     if "cache" in document:
-        results = _kernel_tuner(document, choice)
+        results = _kernel_tuner(document, layout)
     elif "sections" in document:
-        results = _database(document, choice)
+        results = _database(document, layout)
     elif "Results" in document:
-        results = _ktt(document, choice)
+        results = _ktt(document, layout)
     elif "results" in document:
-        results = _clblast(document, choice) if _is_clblast(document["results"]) else _t4(document, choice)
+        results = _clblast(document, layout) if _is_clblast(document["results"]) else _t4(document, layout)
     elif {"ConfigurationSpace", "KernelSpecification"} & document.keys():
         raise DatasetError("T1 describes a tuning problem and has no field 'results'; import its results, in T4")
     elif any(key.isdecimal() for key in document):
@@ -210,9 +201,9 @@ def _union(rows: Sequence[tuple[Any, Outcome]], notices: Iterable[str]) -> Resul
     return Results(names, configurations, [outcome for _, outcome in rows], tuple(notices))
 
 
-def _kernel_tuner(document: Mapping[str, Any], choice: Choice) -> Results:
+def _kernel_tuner(document: Mapping[str, Any], layout: Layout) -> Results:
     """Return a cache of Kernel Tuner; a failure has the name of an error, or 1e20, in place of its time."""
-    clock = _Clock(None, choice, "a cache of Kernel Tuner")
+    clock = _Clock(None, layout, "a cache of Kernel Tuner")
     if "tune_params_keys" not in document:
         raise DatasetError("the field 'tune_params_keys' is missing, which a cache of Kernel Tuner has")
     names = [str(name) for name in document["tune_params_keys"]]
@@ -235,11 +226,11 @@ def _kernel_tuner(document: Mapping[str, Any], choice: Choice) -> Results:
     return Results(names, entries, outcomes, tuple(notices))
 
 
-def _t4(document: Mapping[str, Any], choice: Choice) -> Results:
+def _t4(document: Mapping[str, Any], layout: Layout) -> Results:
     """Return results in T4."""
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    clock = _Clock(metadata.get("timeunit"), choice, "T4 of Kernel Tuner")
+    clock = _Clock(metadata.get("timeunit"), layout, "T4 of Kernel Tuner")
     objectives: set[str] = set()
     read = _each(document["results"], lambda result, row: _t4_result(result, row, clock, objectives))
     notices = clock.notices()
@@ -319,10 +310,10 @@ def _is_time(name: str, measurement: Mapping[str, Any] | None) -> bool:
     return seconds_of(unit) is not None if unit else is_time_name(name)
 
 
-def _ktt(document: Mapping[str, Any], choice: Choice) -> Results:
+def _ktt(document: Mapping[str, Any], layout: Layout) -> Results:
     """Return results in KTT's own format."""
     metadata = document.get("Metadata")
-    clock = _Clock(metadata.get("TimeUnit") if isinstance(metadata, dict) else None, choice, "KTT")
+    clock = _Clock(metadata.get("TimeUnit") if isinstance(metadata, dict) else None, layout, "KTT")
     unit_ms = clock.ms()
 
     def result(entry: Mapping[str, Any], row: int) -> tuple[dict[str, Any], Outcome]:
@@ -338,9 +329,9 @@ def _is_clblast(results: object) -> bool:
     return isinstance(results, list) and bool(results) and isinstance(results[0], dict) and "parameters" in results[0]
 
 
-def _clblast(document: Mapping[str, Any], choice: Choice) -> Results:
+def _clblast(document: Mapping[str, Any], layout: Layout) -> Results:
     """Return the output of a tuner of CLBlast; the parameter PRECISION, which is the same in all rows, is left out."""
-    clock = _Clock(None, choice, "a tuner of CLBlast")
+    clock = _Clock(None, layout, "a tuner of CLBlast")
     unit_ms = clock.ms()
 
     def result(entry: Mapping[str, Any], _: int) -> tuple[dict[str, Any], Outcome]:
@@ -350,11 +341,11 @@ def _clblast(document: Mapping[str, Any], choice: Choice) -> Results:
     return _union(_each(document["results"], result), clock.notices())
 
 
-def _database(document: Mapping[str, Any], choice: Choice) -> Results:
+def _database(document: Mapping[str, Any], layout: Layout) -> Results:
     """Return one section of CLBlast's database."""
-    clock = _Clock(None, choice, "CLBlast's database")
+    clock = _Clock(None, layout, "CLBlast's database")
     unit_ms = clock.ms()
-    section = _chosen(document["sections"], choice.section)
+    section = _chosen(document["sections"], layout.section)
     names = [str(name) for name in section["parameter_names"]]
 
     def result(entry: Sequence[Any], _: int) -> tuple[dict[str, str], Outcome]:

@@ -44,13 +44,11 @@ def write_file_atomically(path: Path, data: bytes, *, inside: Path | None = None
         raise
 
 
-def write_product(
-    path: Path, data: bytes, product: Product, *, overwrite: bool = False, inside: Path | None = None
-) -> None:
+def write_product(path: Path, data: bytes, product: Product, *, overwrite: bool = False) -> None:
     """Write a file atomically in place of one that mltune wrote, or with ``overwrite`` of any file."""
     if not overwrite:
         check_replaceable({path: product})
-    write_file_atomically(path, data, inside=inside)
+    write_file_atomically(path, data)
 
 
 def write_described(path: Path, data: bytes, description: Path, text: bytes) -> None:

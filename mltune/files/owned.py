@@ -113,7 +113,6 @@ SUMMARY = Product(
     "the summary of a comparison", keys=frozenset({"evaluations", "datasets", "strategies", "significance", "versions"})
 )
 FACTS = Product("the facts of a GPU", keys=frozenset({"devices", "libraries", "problems", "unmeasured"}))
-MANIFEST = Product("the manifest of a dataset", keys=frozenset({"kernel", "problem", "parameters", "rows", "sha256"}))
 MODEL = Product("the card of a model", keys=frozenset({"kernel", "parameters", "members", "sha256"}))
 ARRAY = Product("the regressors of a model", rb"\A\x93NUMPY")
 WINNER = FolderProduct(

@@ -284,8 +284,7 @@ def draw(extent: int, count: int, rng: np.random.Generator, exclude: Collection[
     count = max(min(count, extent - len(excluded)), 0)
     if 2 * (count + len(excluded)) >= extent:
         remaining = np.setdiff1d(np.arange(extent), excluded, assume_unique=True)
-        chosen: Indices = rng.choice(remaining, count, replace=False)
-        return chosen
+        return rng.choice(remaining, count, replace=False)
     drawn = np.zeros(0, dtype=np.int64)
     while len(drawn) < count:  # each round keeps at least half of its draws, on average
         extended = np.concatenate([drawn, rng.integers(0, extent, count - len(drawn) + 16)])

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -23,11 +23,9 @@ from pydantic import (
 from mltune.device.facts import Device
 from mltune.errors import MltuneError
 from mltune.files.validation import matching
+from mltune.kernel.bundle import Kernel
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import ACCURACIES, STRICTEST, Problem
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
 
 SHORTEST_S, LONGEST_S = 1e-15, 1e9
 """Bounds of times, seconds."""

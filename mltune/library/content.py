@@ -7,22 +7,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mltune.errors import UsageError
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.coding import Floats
 from mltune.kernel.expressions import Expression
+from mltune.kernel.placed import PlacedKernel
+from mltune.library.dispatcher import Dispatcher
 from mltune.library.document import C_TYPES, ConfigurationOfLibrary, LaunchFormulas
+from mltune.problem.problem import RunnableProblem
+from mltune.records.trial import Build
 from mltune.results.winner import formula, formulas_of, known_values, restrictions_on
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
-    from mltune.kernel.coding import Floats
-    from mltune.kernel.placed import PlacedKernel
-    from mltune.library.dispatcher import Dispatcher
-    from mltune.problem.problem import RunnableProblem
-    from mltune.records.trial import Build
 
 _ARRAYS_ALIGNMENT = 16
 """What the addresses of arrays are multiples of: kernels of kind arrays are verified at such alone."""

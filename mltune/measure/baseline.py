@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from mltune.errors import BundleError, DeviceError
+from mltune.kernel.placed import PlacedKernel
 from mltune.measure.build import NvrtcBuilder
 from mltune.measure.messages import Baseline
+from mltune.measure.pipeline import Builder
 from mltune.measure.source_check import entry_probes, with_probe
 from mltune.records.trial import Build, TrialState
-
-if TYPE_CHECKING:
-    from mltune.kernel.placed import PlacedKernel
-    from mltune.measure.pipeline import Builder
 
 
 def check_source(placed: PlacedKernel) -> None:

@@ -11,24 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mltune.errors import BundleError, DeviceError, ExpressionError, SpaceError
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import check_macro_name
 from mltune.kernel.compiler_parameters import variant_of
 from mltune.kernel.includes import MAX_HEADERS, included, macro_places, walk_includes, with_macros
 from mltune.kernel.launch import APPLY
+from mltune.kernel.placed import PlacedKernel
 from mltune.measure.compile_pool import CompilePool
 from mltune.measure.compiler import CudaSource, accepts_option, compiles_with, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import default_cache
+from mltune.problem.problem import RunnableProblem
 from mltune.process.child import available_cores, fulfilled
 from mltune.records.trial import Build, TrialState
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
-    from mltune.kernel.placed import PlacedKernel
-    from mltune.problem.problem import RunnableProblem
-
 
 _COMPUTED = re.compile(r"^[ \t]*#[ \t]*include[ \t]+__THRUST_(HOST|DEVICE)_SYSTEM_(\w+)_HEADER", re.MULTILINE)
 _COLLECTIVES = (

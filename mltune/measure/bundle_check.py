@@ -6,24 +6,22 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from mltune.device.facts import Device
 from mltune.errors import BundleError, DeviceError
 from mltune.files.folders import page
 from mltune.files.text import html_table, many
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, columns_of, length, row
 from mltune.kernel.faults import BundleFault, find_faults, find_file_faults
+from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import ConstrainedSpace
 from mltune.measure.source_check import entry_probes, macro_probes, missing_constants, unused_at_launch, with_probe
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.trial import Build, TrialState
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.kernel.placed import PlacedKernel
 
 SAMPLE = 1000
 """Number of configurations whose launch and resources are computed."""

@@ -56,8 +56,7 @@ def connect(where: str, *, timeout_s: float = TIMEOUT_S, security: Any = None) -
     check_encrypted(address)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the run itself tells of its consequences
     try:
-        client: Client = distributed.Client(address, timeout=timeout_s, set_as_default=False, security=security)
-        return client
+        return distributed.Client(address, timeout=timeout_s, set_as_default=False, security=security)
     except (OSError, ValueError, TypeError) as error:
         raise WorkerError(f"the scheduler of the cluster, {address}, does not answer: {error}") from error
 

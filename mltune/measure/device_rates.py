@@ -16,20 +16,20 @@ from mltune.device.facts import QUANTITIES, Device, Measured, Mix, Quantity
 from mltune.device.query import driver_version, query_device
 from mltune.errors import DeviceError
 from mltune.files.text import printable
+from mltune.kernel.launch import Launch
 from mltune.measure import micro_kernel as micro
 from mltune.measure.build import compile_options
 from mltune.measure.compile_pool import CompilePool
 from mltune.measure.compiler import CudaSource, check_fits_driver
 from mltune.measure.gpu import LoadedKernel
 from mltune.measure.micro_kernel import BLOCK_WORDS, BLOCKS, ENTRY, LAUNCHES, MicroKernel, MixKernel
+from mltune.measure.stopwatch import SeriesStopwatch
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
 from mltune.records.trial import Build, TrialState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mltune.kernel.launch import Launch
-    from mltune.measure.stopwatch import SeriesStopwatch
 
 RUNS = 9
 """Runs of each micro-kernel that are timed."""
@@ -111,8 +111,6 @@ def make_worker(index: int) -> Callable[[tuple[MicroKernel | MixKernel, Build]],
     """Return the function of the measuring process: it runs a micro-kernel for its rates, or a mix for its clocks."""
     device = query_device(index)
     import cupy
-
-    from mltune.measure.stopwatch import SeriesStopwatch
 
     cupy.cuda.Device(index).use()
     stopwatch = SeriesStopwatch(device.l2_bytes)

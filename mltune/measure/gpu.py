@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from mltune.kernel.launch import Launch
-    from mltune.problem.problem import RunnableProblem
+from mltune.kernel.launch import Launch
+from mltune.problem.problem import RunnableProblem
 
 OUT_OF_MEMORY = 2
 """``CUDA_ERROR_OUT_OF_MEMORY``, and ``cudaErrorMemoryAllocation``."""

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mltune.device.packages import (
     cuda_of_cupy,
@@ -21,9 +21,7 @@ from mltune.device.packages import (
 from mltune.device.query import driver_version
 from mltune.errors import DeviceError
 from mltune.measure.compiler import check_fits_driver, loaded_library, nvrtc_version
-
-if TYPE_CHECKING:
-    from mltune.problem.problem import RunnableProblem
+from mltune.problem.problem import RunnableProblem
 
 
 @dataclass(frozen=True, slots=True)

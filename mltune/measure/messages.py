@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mltune.kernel.launch import Launch
 from mltune.measure.pipeline import SamplingRule
 from mltune.measure.timing import RaceResult
+from mltune.problem.problem import RunnableProblem
 from mltune.process.child import send_to_parent
 from mltune.records.trial import Measurement, TrialState
-
-if TYPE_CHECKING:
-    from mltune.kernel.launch import Launch
-    from mltune.problem.problem import RunnableProblem
 
 SLICE_S = 0.05
 """Seconds after which a worker begins no further build of a :class:`MeasureAll`."""

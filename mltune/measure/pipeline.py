@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from mltune.errors import RunError
@@ -95,33 +95,27 @@ Decide = Callable[[Sequence[tuple[Candidate, Build]]], Iterable[Candidate]]
 """The gate after compiling: from candidates with their builds to the same candidates with its decisions filled in."""
 
 
+@dataclass(eq=False)
 class Pipeline:
     """Turns candidates into records; deterministic, and no stage waits for another without need.
 
     Candidates whose builds `identify` names alike are measured once; it returns None for what is always measured.
     """
 
-    def __init__(
-        self,
-        builder: Builder,
-        runner: Runner,
-        decide: Decide | None = None,
-        *,
-        seconds: Seconds | None = None,
-        check: Callable[[Measurement], Measurement] | None = None,
-        identify: Callable[[Candidate, Build], Hashable] = lambda candidate, build: None,
-    ) -> None:
-        self._identify = identify
-        self._measured: dict[Hashable, tuple[int, Measurement]] = {}
-        self.best_s: float | None = None
-        self._check = check or (lambda measured: measured)
-        self._error: RunError | None = None
-        self._seconds = seconds or Seconds({})
-        self._builder = builder
-        self._runner = runner
-        self._decide = decide or (lambda built: [candidate for candidate, _ in built])
-        self._building: dict[int, tuple[Candidate, Future[Build]]] = {}
-        self._running: dict[int, tuple[Candidate, Build, Hashable, Future[Measurement]]] = {}
+    builder: Builder
+    runner: Runner
+    decide: Decide | None = None
+    _: KW_ONLY
+    seconds: Seconds = field(default_factory=lambda: Seconds({}))
+    check: Callable[[Measurement], Measurement] | None = None
+    identify: Callable[[Candidate, Build], Hashable] = lambda candidate, build: None
+    best_s: float | None = field(default=None, init=False)
+    _measured: dict[Hashable, tuple[int, Measurement]] = field(default_factory=dict)
+    _building: dict[int, tuple[Candidate, Future[Build]]] = field(default_factory=dict)
+    _running: dict[int, tuple[Candidate, Build, Hashable, Future[Measurement]]] = field(
+        default_factory=dict, init=False
+    )
+    _error: RunError | None = None
 
     def __len__(self) -> int:
         """Return the number of candidates under way."""
@@ -129,7 +123,7 @@ class Pipeline:
 
     def submit(self, candidate: Candidate) -> None:
         """Start to build a candidate."""
-        self._building[candidate.number] = (candidate, self._builder.submit(candidate.configuration))
+        self._building[candidate.number] = (candidate, self.builder.submit(candidate.configuration))
 
     def abandon(self) -> None:
         """Cancel everything that has not started; builder and runner finish the rest."""
@@ -146,7 +140,7 @@ class Pipeline:
             raise self._error
         futures: list[Future[Any]] = [future for _, future in self._building.values()]
         futures += [future for *_, future in self._running.values()]
-        with self._seconds.spent_on("wait"):
+        with self.seconds.spent_on("wait"):
             wait(futures, timeout=timeout_s, return_when=FIRST_COMPLETED)
         records = [*self._take_builds(), *self._take_measurements()]
         return sorted(records, key=lambda record: record.number)
@@ -162,17 +156,18 @@ class Pipeline:
             if build.state != "ok"
         ]
         good = [(candidate, build) for candidate, build in built if build.state == "ok"]
-        for candidate, (_, build) in zip(self._decide(good) if good else (), good, strict=True):
+        decided = self.decide(good) if self.decide and good else [candidate for candidate, _ in good]
+        for candidate, (_, build) in zip(decided, good, strict=True):
             if candidate.is_skipped:
                 records.append(candidate.record(TrialState.SKIPPED, build=build))
                 continue
-            key = self._identify(candidate, build)
+            key = self.identify(candidate, build)
             if (same := self._measured.get(key)) is not None:
                 detail = "; ".join(filter(None, (same[1].detail, f"{EQUAL_CODE} {same[0]}")))
                 measured = replace(same[1], detail=detail, verify_s=0.0, time_s=0.0)
                 records.append(candidate.record(measured.state, detail, build=build, measurement=measured))
             else:
-                future = self._runner.submit(candidate.configuration, build, best_s=self.best_s)
+                future = self.runner.submit(candidate.configuration, build, best_s=self.best_s)
                 self._running[candidate.number] = (candidate, build, key, future)
         return records
 
@@ -183,7 +178,7 @@ class Pipeline:
             answer = self._result(future)
             if answer is None:
                 continue
-            measured = self._check(answer)
+            measured = answer if self.check is None else self.check(answer)
             if measured.state is TrialState.OK and measured.median_s is not None:
                 self.best_s = min(measured.median_s, self.best_s or measured.median_s)
             if measured.state in _CERTAIN and key is not None:

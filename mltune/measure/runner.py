@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from mltune.device.peaks import peak_flops
 from mltune.errors import (
@@ -20,18 +20,16 @@ from mltune.errors import (
     UsageError,
     WorkerError,
 )
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.placed import PlacedKernel
 from mltune.measure import messages
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
 from mltune.measure.timing import BUDGET_S, RaceResult, within_limits
 from mltune.measure.turns import turn
+from mltune.problem.problem import RunnableProblem
 from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError, fulfilled
 from mltune.records.trial import Build, Measurement, TrialState
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
-    from mltune.kernel.placed import PlacedKernel
-    from mltune.problem.problem import RunnableProblem
 
 Returned = TypeVar("Returned")
 Waiting = tuple[messages.Measure, Future[Measurement]]

@@ -11,19 +11,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mltune.files.text import printable
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.launch import plain_entry
 from mltune.measure.compiler import code_bytes
 from mltune.problem.array_values import STORAGE
 from mltune.problem.problem import Buffer, RunnableProblem
 from mltune.records.trial import Build, TrialState
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
 
 _STRUCTURE, _INTEGER, _FLOAT, _VOID = range(4)
 _ANYTHING = Buffer("", "inout", "")  # behind the pointer to a workspace

@@ -11,19 +11,17 @@ import math
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mltune.kernel.launch import Launch
 from mltune.measure.gpu import LoadedKernel, copied, problem_arguments, worker_kernel
 from mltune.measure.messages import Baseline
 from mltune.problem.array_values import FP8, STORAGE
 from mltune.problem.problem import CaseBuffer, VerificationCase
 from mltune.records.trial import Measurement, TrialState
-
-if TYPE_CHECKING:
-    from mltune.kernel.launch import Launch
 
 GUARD_BYTES = 1 << 16
 """Least size of the zone before a buffer and of that behind it."""

@@ -19,7 +19,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -76,6 +76,7 @@ class ChildDiedError(Exception):
         self.was_killed = status is not None and -status in _FROM_OUTSIDE
 
 
+@dataclass(eq=False)
 class Child:
     """A child process that serves one function, started at the first call and again at the first call after its death.
 
@@ -88,22 +89,15 @@ class Child:
     not only with that thread's process. Its standard output is discarded.
     """
 
-    def __init__(
-        self,
-        target: str,
-        arguments: tuple[Any, ...] = (),
-        *,
-        start_s: float = 120.0,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        self._target = target
-        self._arguments = arguments
-        self._start_s = start_s
-        self._environment = environment or {}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self.has_answered = False  # the process that is running, a request
-        self._is_given_up = False  # while it starts
+    target: str
+    arguments: tuple[Any, ...] = ()
+    _: KW_ONLY
+    start_s: float = 120.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    has_answered: bool = field(default=False, init=False)  # the process that is running, a request
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _connection: Connection | None = field(default=None, init=False)
+    _is_given_up: bool = field(default=False, init=False)  # while it starts
 
     def __enter__(self) -> Self:
         return self
@@ -132,7 +126,7 @@ class Child:
                 if was_killed and not self._is_given_up and attempt < STARTS - 1:
                     continue
                 raise WorkerError(
-                    f"the worker process {self._target} did not start within {self._start_s:g} s: {error}"
+                    f"the worker process {self.target} did not start within {self.start_s:g} s: {error}"
                 ) from error
 
     def _start(self) -> None:
@@ -140,7 +134,7 @@ class Child:
         with parent, child:
             self._process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(child.fileno()), str(os.getpid())],
-                env={**os.environ, SAFE_PATH: "1", **self._environment},  # of its own children, too
+                env={**os.environ, SAFE_PATH: "1", **self.environment},  # of its own children, too
                 pass_fds=[child.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -149,8 +143,8 @@ class Child:
             )
             self._connection = Connection(parent.detach())
         self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
-        self._connection.send((self._target, self._arguments))
-        self._receive(self._start_s)
+        self._connection.send((self.target, self.arguments))
+        self._receive(self.start_s)
 
     def call(
         self,

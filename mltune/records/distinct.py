@@ -58,5 +58,4 @@ def _hashes(indices: NDArray[np.int64]) -> NDArray[np.uint64]:
     mixed = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)  # SplitMix64: Steele, Lea, Flood, 2014
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    hashes: NDArray[np.uint64] = (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - _BITS)
-    return hashes
+    return (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - _BITS)

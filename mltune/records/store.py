@@ -13,22 +13,19 @@ import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from mltune.errors import DamagedRunError, RunDirectoryError, StoreError
 from mltune.files.reading import parse_json
 from mltune.records.columns import LONGEST_S, to_row
 from mltune.records.declaration import Reference
 from mltune.records.directory import FILE, POINTER, holds_run, in_use, lock_directory
+from mltune.records.facts import Facts
 from mltune.records.file_tables import CLOSED, FileTables
 from mltune.records.header import RunHeader
 from mltune.records.rows import Row, elsewhere, sealed, unsealed, unsealed_trials
 from mltune.records.trial import TrialRecord
-
-if TYPE_CHECKING:
-    from mltune.records.facts import Facts
-    from mltune.records.trials import Trials
-
+from mltune.records.trials import Trials
 
 MOST_TRIALS = 1_000_000
 """Trials of a run."""
@@ -124,8 +121,6 @@ class Store:
 
     def records(self, after: int = 0) -> Trials:
         """Return all trials in order, without the first `after`; a DamagedRunError where a record is not sound."""
-        from mltune.records.trials import Trials
-
         with self._tables.reading():
             count = self._tables.count()
             if count > MOST_TRIALS:
@@ -156,8 +151,6 @@ class Store:
 
     def facts(self) -> Facts:
         """Return the facts of the run, checked."""
-        from mltune.records.facts import Facts
-
         with self._tables.reading():
             return Facts.of(self.documents())
 

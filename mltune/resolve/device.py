@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mltune.device.peaks import has_unit
 from mltune.errors import DatasetError, DeviceError, UsageError
 from mltune.files.text import no_such
 from mltune.records.header import REPLAY
@@ -76,6 +77,12 @@ def first_gpu(law: str) -> Target:
     if not gpus:
         raise UsageError(f"no GPU was found ({reason}); {law}.")
     return Target(cuda=0)
+
+
+def fits(kernel: Kernel, device: Device) -> bool:
+    """Return whether a device has the architecture and the unit that a kernel needs."""
+    architecture = kernel.source.architecture.rstrip("af")
+    return has_unit(device, kernel.resources.unit) and architecture in ("", device.architecture)
 
 
 def choose(kernel: Kernel, problem: Problem, *, any_shape: bool = False) -> Target:

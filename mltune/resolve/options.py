@@ -14,6 +14,9 @@ from mltune.records.trial import SEARCHES
 
 _LONGEST_VALUE = 60
 
+DEFAULT_KERNEL = "gemm_simt"
+"""The kernel of commands that work on a single one, where it solves the problem."""
+
 LARGEST_SEED = 2**31 - 1
 """Largest seed: that of all random generators in use."""
 

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from mltune.dataset.dataset import list_datasets, load_manifest
 from mltune.device.facts import Device
 from mltune.errors import PlanError
+from mltune.resolve.device import fits
 from mltune.resolve.plan import REPLAY, Plan, Task
-from mltune.resolve.problems import fits
 
 _NAMED = 3
 
@@ -57,8 +58,6 @@ def place_on_workers(plan: Plan, gpus: Mapping[str, Device | None]) -> Plan:
 
 def notices(plan: Plan) -> list[str]:
     """Return notices on a placed plan's recorded timings: another kernel source, or GPUs that differ among rivals."""
-    from mltune.dataset.dataset import load_manifest
-
     notices: list[str] = []
     recorded: dict[str, set[str]] = {}
     for task in plan.tasks:
@@ -89,8 +88,6 @@ def check_budget(plan: Plan) -> None:
 
 def recorded_for(tasks: Iterable[Task]) -> dict[str, str]:
     """Return the dataset of each task with recorded timings, by slug: the one it names, or the largest."""
-    from mltune.dataset.dataset import list_datasets
-
     tasks = list(tasks)
     datasets = {task.slug: task.dataset for task in tasks if task.dataset is not None}
     unnamed = [task for task in tasks if task.dataset is None]

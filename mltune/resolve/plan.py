@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from mltune.files.text import many
+from mltune.kernel.bundle import Kernel
 from mltune.problem.problem import Problem
 from mltune.resolve.device import Target
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
 
 Unit = Literal["s", "trials"]
 """Unit of a budget: seconds of each device, or trials."""

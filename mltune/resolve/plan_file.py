@@ -35,7 +35,7 @@ from mltune.problem.kinds import KINDS
 from mltune.problem.problem import ACCURACIES, Problem
 from mltune.records.directory import is_begun
 from mltune.resolve.device import Target
-from mltune.resolve.options import DECLARED, USUAL
+from mltune.resolve.options import DECLARED, DEFAULT_KERNEL, USUAL
 from mltune.resolve.plan import (
     MAX_BUDGET_S,
     MAX_BUDGET_TRIALS,
@@ -48,7 +48,7 @@ from mltune.resolve.plan import (
     in_order,
     rivals,
 )
-from mltune.resolve.problems import DEFAULT_KERNEL, candidates, check_accuracies
+from mltune.resolve.problems import candidates, check_accuracies
 from mltune.resolve.request import TuneRequest, parse_duration
 
 MAX_BYTES = 2**20

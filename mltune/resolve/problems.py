@@ -6,20 +6,19 @@ import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mltune.device.peaks import has_unit, peak_flops
+from mltune.dataset.dataset import list_datasets
+from mltune.device.facts import Device
+from mltune.device.peaks import peak_flops
 from mltune.errors import BundleError, DatasetError, ProblemError, UsageError
 from mltune.files.text import many, printable
+from mltune.kernel.bundle import Kernel
+from mltune.kernel.reader import advice_on_source, built_in, is_bundle, load_kernel
+from mltune.problem.kinds import KINDS, kind_of_name, problem_from_name, timed_problem
 from mltune.problem.problem import ACCURACIES, STRICTEST, Problem, accepts, check_accuracy
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-
-
-DEFAULT_KERNEL = "gemm_simt"
-"""The kernel of commands that work on a single one, where it solves the problem."""
+from mltune.resolve.device import fits
+from mltune.resolve.options import DEFAULT_KERNEL
 
 _FAR_AHEAD = 1.5
 """Ratio of the throughputs of tensor cores and the other units from which on the others are not tried."""
@@ -32,8 +31,6 @@ def candidates(problem: Problem, accuracy: str | None = None, among: Iterable[Ke
     kept out of the choice (``candidate = false`` in their kernel.toml). `among` are all of them, if they are loaded
     already.
     """
-    from mltune.kernel.reader import built_in, load_kernel
-
     accuracy = check_accuracy(accuracy or STRICTEST)
     loaded = map(load_kernel, built_in()) if among is None else among
     solving = [kernel for kernel in loaded if kernel.candidate and _solves(kernel, problem)]
@@ -61,19 +58,11 @@ def kernels_for(
     problem: Problem, named: Sequence[str | Path] | None = None, accuracy: str | None = None
 ) -> list[Kernel]:
     """Return the kernels that compete for a problem: those that are named, each once, else :func:`candidates`."""
-    from mltune.kernel.reader import load_kernel
-
     if not named:
         return candidates(problem, accuracy)
     kernels = [load_kernel(name) for name in dict.fromkeys(map(str, named))]
     check_accuracies(kernels, accuracy)
     return kernels
-
-
-def fits(kernel: Kernel, device: Device) -> bool:
-    """Return whether a device has the architecture and the unit that a kernel needs."""
-    architecture = kernel.source.architecture.rstrip("af")
-    return has_unit(device, kernel.resources.unit) and architecture in ("", device.architecture)
 
 
 def contenders(kernels: Sequence[Kernel], problem: Problem, gpus: Sequence[Device]) -> list[Kernel]:
@@ -144,9 +133,6 @@ def named_kernel(
 
     Where the problem is the name or the folder of a kernel of kind arrays, that is the kernel, and the problem is None.
     """
-    from mltune.kernel.reader import advice_on_source, load_kernel
-    from mltune.problem.kinds import kind_of_name
-
     problem = str(problem) if isinstance(problem, Path) else problem
     if not isinstance(problem, str | None) and not hasattr(problem, "kind"):
         got = printable(repr(problem), 100)
@@ -171,9 +157,6 @@ def named_kernel(
 
 def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: Shape, device: str = "auto") -> Problem:
     """Return the problem of a name or a kernel (:func:`named_kernel`) at a shape."""
-    from mltune.dataset.dataset import list_datasets
-    from mltune.problem.kinds import kind_of_name, problem_from_name
-
     shape = given_options(shape)
     if kernel is not None and kernel.has_own_problem(problem):
         return _own_problem(kernel, shape)
@@ -204,9 +187,6 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
 
 def recorded_problem(problem: str | Path | Problem | None, shape: Shape, recorded: Problem, device: str) -> Problem:
     """Return the problem of a dataset; a DatasetError if it is not the one that a command names."""
-    from mltune.kernel.reader import load_kernel
-    from mltune.problem.kinds import KINDS, problem_from_name
-
     problem, shape = str(problem) if isinstance(problem, Path) else problem, given_options(shape)
     if isinstance(problem, str | None) and KINDS[recorded.kind].names:
         problem, shape = problem_from_name(problem or recorded.name, default=recorded, **shape), {}
@@ -231,9 +211,6 @@ def space_problem(kernel: Kernel, precision: str | None, shape: Shape) -> Proble
 
     A shape, and a kernel that can only be replayed and has no timings here, raise a UsageError.
     """
-    from mltune.dataset.dataset import list_datasets
-    from mltune.problem.kinds import KINDS, problem_from_name
-
     kind, shape = KINDS[kernel.problem], given_options(shape)
     if kind.names:
         of_precision = precision or (kernel.precisions or ("",))[0]
@@ -258,7 +235,6 @@ def imported_problem(
 ) -> Problem:
     """Return the problem of timings that are imported: one of the kernel's kind, or one with any name."""
     from mltune.dataset.importing import slug
-    from mltune.problem.kinds import kind_of_name, problem_from_name, timed_problem
 
     if not isinstance(kernel, str) and kernel.has_own_problem(name):
         return named_problem(None, shape, kernel.folder)[0]
@@ -282,9 +258,6 @@ def imported_problem(
 
 def check_is_kernel(name: str | Path) -> None:
     """Raise a UsageError for the name of a problem where a kernel is named; it tells the kernels that solve it."""
-    from mltune.kernel.reader import is_bundle
-    from mltune.problem.kinds import kind_of_name, problem_from_name
-
     if kind_of_name(str(name)) is not None and not is_bundle(name):
         names = [kernel.name for kernel in candidates(problem_from_name(str(name)), ACCURACIES[-1])]
         raise UsageError(

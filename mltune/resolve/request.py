@@ -5,16 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mltune.errors import UsageError
+from mltune.kernel.bundle import Kernel
 from mltune.problem.problem import Problem
 from mltune.resolve.device import Target
 from mltune.resolve.options import LARGEST_SEED, RunOptions, check_options, whole_number
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
-
 
 REPLAY_TRIALS = 300
 """Trials of a run in replay without a budget."""

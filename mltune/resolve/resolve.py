@@ -6,18 +6,21 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mltune.dataset.dataset import find_datasets, load_manifest
+from mltune.device.facts import Device
 from mltune.errors import UsageError
+from mltune.kernel.bundle import Kernel
+from mltune.problem.problem import Problem
 from mltune.records.directory import is_begun
-from mltune.resolve.device import Target, choose, find_gpus, first_gpu, parse_device
+from mltune.resolve.device import Target, choose, find_gpus, first_gpu, fits, parse_device
 from mltune.resolve.options import Limits, unusual, whole_number
 from mltune.resolve.plan import MAX_BUDGET_TRIALS, MAX_RIVALS, MAX_TASKS, REPLAY, Plan, Task, Unit, in_order, rivals
 from mltune.resolve.problems import (
     Shape,
     check_accuracies,
     contenders,
-    fits,
     given_options,
     kernels_for,
     named_kernel,
@@ -26,11 +29,6 @@ from mltune.resolve.problems import (
     shaped_problem,
 )
 from mltune.resolve.request import GPU_TIME_S, REPLAY_TRIALS, TuneRequest, parse_duration
-
-if TYPE_CHECKING:
-    from mltune.device.facts import Device
-    from mltune.kernel.bundle import Kernel
-    from mltune.problem.problem import Problem
 
 FIRST_SHARE = 2 / 3
 """Share of an even share that every problem gets before the rest goes where more is expected."""
@@ -193,7 +191,6 @@ def _measurable(kernels: list[Kernel], problem: Problem, device: str, run: Path 
 
     The run of a single kernel goes on with that one.
     """
-    from mltune.dataset.dataset import find_datasets
     from mltune.records.store import Store
 
     if len(kernels) > 1 and run is not None and is_begun(run):
@@ -214,8 +211,6 @@ def _single(
     problem: Problem, kernel: Kernel, accuracy: str | None, *, any_shape: bool, device: str, **options: Any
 ) -> tuple[TuneRequest, tuple[str, ...]]:
     """Return the request of one kernel and one problem on a GPU, or without one in replay."""
-    from mltune.dataset.dataset import load_manifest
-
     target = parse_device(device) or choose(kernel, problem, any_shape=any_shape)
     if target.dataset is not None and any_shape:
         problem = load_manifest(target.dataset).problem
@@ -232,13 +227,11 @@ def _replay(
     **options: Any,
 ) -> tuple[TuneRequest, tuple[str, ...]]:
     """Return the request of a replay: kernel and problem are the recorded ones by default, and must be the same."""
-    from mltune.dataset.dataset import load_manifest
     from mltune.dataset.replay import recorded_kernel
     from mltune.kernel.reader import load_kernel
 
     target = parse_device(device)
-    assert target is not None  # noqa: S101 - only auto has none
-    assert target.dataset is not None  # noqa: S101
+    assert target is not None and target.dataset is not None  # noqa: S101, PT018 - only auto has no target
     recorded = load_manifest(target.dataset)
     bundle, notice = recorded_kernel(recorded) if kernel is None else (load_kernel(kernel), "")
     replayed = recorded_problem(problem, shape, recorded.problem, device)
@@ -257,8 +250,6 @@ def _request(
     **options: Any,
 ) -> tuple[TuneRequest, tuple[str, ...]]:
     """Return a request with a budget, and notices."""
-    from mltune.dataset.dataset import load_manifest
-
     time_s = time if time is None else parse_duration(str(time))
     if trials is None and time_s is None:
         trials, time_s = (None, GPU_TIME_S) if target.dataset is None else (REPLAY_TRIALS, None)

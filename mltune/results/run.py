@@ -457,7 +457,7 @@ def counts(trial_states: Iterable[TrialState | str]) -> dict[str, int]:
 Metric = Callable[[dict[str, Any]], Any]
 
 
-class KernelResult(TuneResult, tuple[Any, ...]):
+class KernelResult(TuneResult, tuple[list[dict[str, Any]], dict[str, Any]]):
     """The result of :func:`mltune.tune_kernel`: a :class:`TuneResult` that is also the tuple ``(results, env)``.
 
     So ``results, env = tune_kernel(...)`` and ``json.dump(tune_kernel(...), file)`` work as they do in Kernel Tuner.
@@ -480,14 +480,12 @@ class KernelResult(TuneResult, tuple[Any, ...]):
         Each has the parameters, ``time`` and ``times`` (milliseconds), ``compile_time``, ``verification_time`` and
         ``benchmark_time`` (milliseconds), and the metrics.
         """
-        entries: list[dict[str, Any]] = self[0]
-        return entries
+        return self[0]
 
     @property
     def env(self) -> dict[str, Any]:
         """The GPU and the versions."""
-        facts: dict[str, Any] = self[1]
-        return facts
+        return self[1]
 
 
 def _entry(result: TuneResult, record: Any, metrics: Mapping[str, Metric]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,7 @@ from mltune.records.trial import GATES, TrialRecord, TrialState
 from mltune.results.rating import rate_of
 
 
+@dataclass
 class StudyMirror:
     """A run as an Optuna study: the same trials, with their states, values and facts.
 
@@ -33,20 +35,17 @@ class StudyMirror:
     attributes.
     """
 
-    def __init__(
-        self,
-        header: RunHeader,
-        problem: Problem,
-        device: Device,
-        reference_s: float | None,
-        predicted_s: Callable[[Any], Any],
-    ) -> None:
-        self._header, self._problem, self._device = header, problem, device
-        self._reference_s = reference_s
-        self._predicted_s = predicted_s
-        self._rate = rate_of(problem, device)
+    header: RunHeader
+    problem: Problem
+    device: Device
+    reference_s: float | None
+    predicted_s: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        self._rate = rate_of(self.problem, self.device)
+        labels, parameters = self.header.labels, self.header.parameters
         self._distributions = {
-            name: CategoricalDistribution(header.labels.get(name, values)) for name, values in header.parameters.items()
+            name: CategoricalDistribution(labels.get(name, values)) for name, values in parameters.items()
         }
 
     def study(self, records: Iterable[TrialRecord], storage: BaseStorage | str | None, name: str) -> Study:
@@ -69,11 +68,11 @@ class StudyMirror:
             warnings.simplefilter("ignore", ExperimentalWarning)
             study.set_metric_names([rate.unit.name])
         attributes = {
-            "kernel": self._header.kernel,
-            "problem": self._problem.label,
-            "device": self._device.name,
+            "kernel": self.header.kernel,
+            "problem": self.problem.label,
+            "device": self.device.name,
             f"peak_{rate.unit.key}": None if rate.peak is None else rate.peak / rate.unit.size,
-            f"reference_{rate.unit.key}": rate.of(self._reference_s) if self._reference_s else None,
+            f"reference_{rate.unit.key}": rate.of(self.reference_s) if self.reference_s else None,
         }
         for attribute, value in _known(attributes).items():
             study.set_user_attr(attribute, value)
@@ -87,13 +86,13 @@ class StudyMirror:
         trial = create_trial(
             state=OptunaState.COMPLETE if ok else OptunaState.PRUNED if pruned else OptunaState.FAIL,
             value=self._rate.of(record.median_s) if ok else None,
-            params=self._header.labelled(record.configuration),
+            params=self.header.labelled(record.configuration),
             distributions=self._distributions,
             user_attrs=self._attributes(record),
             intermediate_values={GATES.index(skip.gate): self._predicted(skip.predicted)} if skip and pruned else None,
         )
         # By the clock of the run: that of the host may have been set in between.
-        ended = self._header.created_at + record.elapsed_s
+        ended = self.header.created_at + record.elapsed_s
         took = record.build.compile_s if record.build else 0.0
         took += measured.verify_s + measured.time_s if measured else 0.0
         zone = trial.datetime_start.tzinfo if trial.datetime_start else None
@@ -103,7 +102,7 @@ class StudyMirror:
 
     def _predicted(self, log_share: float) -> Any:
         """Return the objective that a predicted log share of the peak corresponds to."""
-        return self._rate.of(self._predicted_s(log_share))
+        return self._rate.of(self.predicted_s(log_share))
 
     def _attributes(self, record: TrialRecord) -> dict[str, Any]:
         build, measured, skip = record.build, record.measurement, record.skip

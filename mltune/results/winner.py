@@ -5,21 +5,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mltune.errors import ExpressionError
+from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import LARGEST_INTEGER
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import Expression, parse, tree_of
 from mltune.kernel.launch import APPLY, Launch
+from mltune.kernel.placed import PlacedKernel
+from mltune.records.declaration import Declaration
+from mltune.records.trial import Build, TrialRecord
 from mltune.results.leader import Leader
 from mltune.results.wording import REPLAYED
-
-if TYPE_CHECKING:
-    from mltune.kernel.bundle import Kernel
-    from mltune.kernel.placed import PlacedKernel
-    from mltune.records.declaration import Declaration
-    from mltune.records.trial import Build, TrialRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,7 @@ class Outlook:
 
     def mean(self) -> Floats:
         """Return the expected targets: ndarray of shape (n_candidates,)."""
-        mean: Floats = np.exp(self.logs) @ np.array(self.means)
-        return mean
+        return np.exp(self.logs) @ np.array(self.means)
 
     def gain(self) -> Floats:
         """Return the log of the expected improvement of each candidate."""
@@ -156,5 +155,4 @@ def log_expected_improvement(mean: Floats, spread: Floats, best: float) -> Float
     with np.errstate(divide="ignore", invalid="ignore"):
         near = np.log(z * ndtr(z) + np.exp(density))
         far = density - 2.0 * np.log(np.abs(z))
-    gain: Floats = np.log(spread) + np.where(z > -10.0, near, far)
-    return gain
+    return np.log(spread) + np.where(z > -10.0, near, far)

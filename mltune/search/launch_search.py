@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -78,8 +79,7 @@ def expected_gain(mean: Floats, spread: Floats, best: float) -> Floats:
     """
     z = (mean - best) / np.maximum(spread, 1e-9)
     below = 0.5 + 0.5 * np.array([*map(math.erf, z / math.sqrt(2.0))])
-    gain: Floats = spread * (np.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi) + z * below)
-    return gain
+    return spread * (np.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi) + z * below)
 
 
 def gpu_and_driver(index: int) -> tuple[Device | None, str]:
@@ -89,6 +89,7 @@ def gpu_and_driver(index: int) -> tuple[Device | None, str]:
     return None, ""
 
 
+@dataclass(eq=False)
 class LaunchSearch:
     """Order configurations by the speed that is expected of them, from few measurements.
 
@@ -102,27 +103,23 @@ class LaunchSearch:
     reports, and ``times_s``: infinite for a failure, NaN for what is not compiled or measured.
     """
 
-    def __init__(
-        self,
-        parameters: Columns,
-        tiles: Sequence[str],
-        blocks: Floats,
-        threads: Floats,
-        device: Device | None,
-        seed: int,
-        start: Floats | None = None,
-        predict: Callable[[int, Floats, Floats, Floats], Prediction | None] = predict,
-    ) -> None:
-        self._parameters = parameters
-        self._blocks, self._threads = np.nan_to_num(blocks, nan=1.0), np.nan_to_num(threads, nan=128.0)
-        self._device = device
-        self._tile = np.array([parameters[name] for name in tiles], dtype=np.float64).reshape(len(tiles), len(blocks))
-        self._seed = seed
-        self._predict = predict
+    parameters: Columns
+    tiles: Sequence[str]
+    blocks: Floats
+    threads: Floats
+    device: Device | None
+    seed: int
+    start: Floats | None = None
+    predict: Callable[[int, Floats, Floats, Floats], Prediction | None] = predict
+
+    def __post_init__(self) -> None:
+        count, tile = len(self.blocks), [self.parameters[name] for name in self.tiles]
+        self._blocks, self._threads = np.nan_to_num(self.blocks, nan=1.0), np.nan_to_num(self.threads, nan=128.0)
+        self._tile = np.array(tile, dtype=np.float64).reshape(len(tile), count)
         self._models: dict[bool, tuple[Floats, Floats, Prediction | None]] = {}
-        self.build = {name: np.full(len(blocks), math.nan) for name in BUILD}
-        self.times_s = np.full(len(blocks), math.nan)
-        self._start = None if start is None else self._prior(compiled=False) + start
+        self.build = {name: np.full(count, math.nan) for name in BUILD}
+        self.times_s = np.full(count, math.nan)
+        self._start = None if self.start is None else self._prior(compiled=False) + self.start
 
     @property
     def is_started(self) -> bool:
@@ -145,7 +142,7 @@ class LaunchSearch:
             if not is_measured.any():
                 return candidates[np.argsort(-self._start[candidates], kind="stable")]
             is_measured[np.argmax(self._start)] = False  # the others follow as if it were not known
-        values = np.column_stack([*self._parameters.values()])
+        values = np.column_stack([*self.parameters.values()])
         measured = values[is_measured]
         alike = (values[candidates, None] == measured).mean(axis=(1, 2)) if len(measured) else 0.0
         return candidates[np.argsort(REPELLED * alike - self._prior(compiled)[candidates], kind="stable")]
@@ -172,10 +169,10 @@ class LaunchSearch:
             observations = X[measured], -np.log(self.times_s[measured])
             fitted = self._models[compiled] = (
                 *observations,
-                None if compiled else self._predict(self._seed, *observations, X),
+                None if compiled else self.predict(self.seed, *observations, X),
             )
         if fitted[2] is None:  # facts of the compiler arrive between fits
-            return self._predict(self._seed, *fitted[:2], self._features(compiled)[candidates])
+            return self.predict(self.seed, *fitted[:2], self._features(compiled)[candidates])
         return fitted[2][0][candidates], fitted[2][1][candidates]
 
     def _known(self, name: str, compiled: bool, expected: Floats | float) -> Floats:
@@ -190,15 +187,15 @@ class LaunchSearch:
 
     def _resident(self, compiled: bool) -> Floats:
         """Return the resident blocks of a multiprocessor; 1 where the GPU is unknown."""
-        if self._device is None:
+        if self.device is None:
             return np.ones(len(self._blocks))
-        registers = np.minimum(self._registers(compiled), self._device.max_registers_per_thread)
+        registers = np.minimum(self._registers(compiled), self.device.max_registers_per_thread)
         shared = self._known("shared_bytes", compiled, 0.0)
-        return occupancy(self._device, self._threads, registers, shared).blocks_per_sm.astype(np.float64)
+        return occupancy(self.device, self._threads, registers, shared).blocks_per_sm.astype(np.float64)
 
     def _launch(self, compiled: bool) -> dict[str, Floats]:
         """Return the facts of the launches, from the reports and the expected values."""
-        resident, multiprocessors = self._resident(compiled), self._device.sm_count if self._device else 1
+        resident, multiprocessors = self._resident(compiled), self.device.sm_count if self.device else 1
         blocks = self._blocks
         waves = blocks / (multiprocessors * np.maximum(resident, 1.0))
         warps = np.minimum(resident, blocks / multiprocessors) * self._threads / 32.0
@@ -221,12 +218,11 @@ class LaunchSearch:
         of = self._launch(compiled)
         saturated = of["warps"] / (of["warps"] + HIDING_WARPS) * of["reuse"] / (of["reuse"] + REUSED)
         share = of["tail"] * saturated / (1.0 + of["stack"] / SPILLED_BYTES)
-        logs: Floats = np.log(np.maximum(np.where(of["resident"] > 0, share, 0.0), SMALLEST_SHARE))
-        return logs
+        return np.log(np.maximum(np.where(of["resident"] > 0, share, 0.0), SMALLEST_SHARE))
 
     def _features(self, compiled: bool) -> Floats:
         """Return the features of all configurations: ndarray of shape (n_configs, n_features)."""
-        columns = {**self._parameters, "blocks": self._blocks, "threads": self._threads, **self._launch(compiled)}
+        columns = {**self.parameters, "blocks": self._blocks, "threads": self._threads, **self._launch(compiled)}
         if compiled:
             columns |= {name: np.nan_to_num(self.build[name]) for name in ("shared_bytes", "code_bytes")}
             columns["compile_ms"] = 1e3 * np.nan_to_num(self.build["compile_s"])

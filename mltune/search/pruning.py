@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,11 +131,8 @@ class PruningAudit:
     weakest_audited: int
     weakest_share_at_most: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the audit as plain JSON values."""
-        return asdict(self)
 
-
+@dataclass(eq=False)
 class Pruner:
     """Choose the configurations of a pruned sweep, round by round.
 
@@ -145,23 +141,20 @@ class Pruner:
     are measured first.
     """
 
-    def __init__(
-        self,
-        X: Floats,
-        *,
-        seed: int,
-        promise: Promise | None = None,
-        expected: Floats | None = None,
-        parameters: int | None = None,
-    ) -> None:
-        self.promise = promise or Promise()
-        self._seed = seed
-        self._expected = expected
-        self._X = X if expected is None else np.column_stack([X, expected])
-        self._order = np.random.default_rng(seed).permutation(len(X))
-        two_valued = np.array([len(np.unique(column)) == 2 for column in X[:, :parameters].T])
-        self._sizes = X[:, :parameters][:, ~two_valued]
-        switches = X[:, :parameters][:, two_valued]
+    X: Floats
+    _: KW_ONLY
+    seed: int
+    promise: Promise = Promise()
+    expected: Floats | None = None
+    parameters: int | None = None
+
+    def __post_init__(self) -> None:
+        X, values = self.X, self.X[:, : self.parameters]
+        self._X = X if self.expected is None else np.column_stack([X, self.expected])
+        self._order = np.random.default_rng(self.seed).permutation(len(X))
+        two_valued = np.array([len(np.unique(column)) == 2 for column in values.T])
+        self._sizes = values[:, ~two_valued]
+        switches = values[:, two_valued]
         self._switches = switches == switches.max(axis=0, initial=-np.inf)
         self._strata = combinations_of(self._switches)
         self._drawn = 0  # the random sample is the beginning of the order
@@ -222,8 +215,8 @@ class Pruner:
 
     def _first(self) -> Round:
         chosen = self._draw(FIRST)
-        if self._expected is not None:
-            liked = np.argsort(-self._expected, kind="stable")[:LEADING]
+        if self.expected is not None:
+            liked = np.argsort(-self.expected, kind="stable")[:LEADING]
             chosen = np.concatenate([liked, chosen[~np.isin(chosen, liked)]])
         return self._round(chosen, BESIDE, "random")
 
@@ -361,7 +354,7 @@ class Pruner:
         """Return the model of a round; hyperparameters are estimated anew when the rows have grown by a quarter."""
         at, hyperparameters = self._hyperparameters
         due = milestone(len(seen))
-        model = Ensemble(random_state=self._seed, hyperparameters=hyperparameters if at == due else None)
+        model = Ensemble(random_state=self.seed, hyperparameters=hyperparameters if at == due else None)
         model.fit(self._X[seen], target)
         self._hyperparameters = due, model.hyperparameters
         return model

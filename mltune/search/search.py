@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 
@@ -126,6 +126,7 @@ class Start:
     pretrained: PretrainedModel | None = None
 
 
+@dataclass(eq=False)
 class KernelSearch:
     """Propose configurations, decide which to skip, and learn from the results.
 
@@ -174,19 +175,16 @@ class KernelSearch:
     ''
     """
 
-    def __init__(
-        self,
-        space: SearchSpace,
-        features: Features,
-        settings: SearchSettings = SearchSettings(),
-        start: Start = Start(),
-        *,
-        scored: DistinctCount | None = None,
-        skipped: DistinctCount | None = None,
-    ) -> None:
-        self._space = space
-        self._features = features
-        self._settings = settings
+    space: SearchSpace
+    features: Features
+    settings: SearchSettings = SearchSettings()
+    start: Start = Start()
+    _: KW_ONLY
+    scored: DistinctCount | None = None
+    skipped: DistinctCount | None = None
+
+    def __post_init__(self) -> None:
+        space, features, settings, start = self.space, self.features, self.settings, self.start
         self._stops = settings.stop and settings.search == "model"  # the promise of the rule was measured with this one
         kernel, proposer = features.placed.kernel, _proposer(settings.search, space, features)
         model = start.pretrained if proposer is None else None
@@ -202,8 +200,8 @@ class KernelSearch:
             first=_first(kernel, space, start, model.first if model else ()),
             elsewhere=[index for index in near if index >= 0],
             varied={name: kernel.compiler.parameters[name] for name in kernel.compiler.varied},
-            scored=scored or DistinctCount(),
-            skipped=skipped or DistinctCount(),
+            scored=self.scored or DistinctCount(),
+            skipped=self.skipped or DistinctCount(),
         )
         self._peak_flops = _peak_flops(features)
         self.stopping = BEGUN
@@ -230,7 +228,7 @@ class KernelSearch:
     @property
     def fits_trees(self) -> bool:
         """Whether the gates may be fitted for the next batch, so that their modules are needed."""
-        return self._settings.skip and self._results.told + len(self._running) >= MINIMUM
+        return self.settings.skip and self._results.told + len(self._running) >= MINIMUM
 
     @property
     def fits_processes(self) -> bool:
@@ -266,7 +264,7 @@ class KernelSearch:
         list of Candidate
             Those that were under way.
         """
-        if self._settings.stop and stopping.reason != ENOUGH:  # there may be another goal now
+        if self.settings.stop and stopping.reason != ENOUGH:  # there may be another goal now
             self.stopping = stopping
         self.whole = whole
         numbers, indices = trials.column("number"), trials.column("index")
@@ -312,8 +310,8 @@ class KernelSearch:
         if not proposals:
             if everything and self._whole_space is not None:
                 return self._ended(f"all {self._whole_space.count:,} configurations were measured")
-            remaining = self._space.count - len(history.tried)
-            fact = f"all {self._space.count:,} configurations are on record"
+            remaining = self.space.count - len(history.tried)
+            fact = f"all {self.space.count:,} configurations are on record"
             if remaining:
                 fact = (
                     f"{remaining:,} configurations are not on record, with other compiler parameters than the fastest"
@@ -339,7 +337,7 @@ class KernelSearch:
         """Return what is known, the gates that follow from it, and the proposals of a batch."""
         size, _ = self._flow.next(batch, len(running), self._results.told, self._results.pace, self.whole)
         history = self._results.history(running)
-        skips = self._settings.skip and not self.whole.covers(batch)
+        skips = self.settings.skip and not self.whole.covers(batch)
         gates = self._gates = self._gates.following(history if skips else None)
         return history, gates, self._planner.plan(history, batch, size, gates)
 
@@ -347,7 +345,7 @@ class KernelSearch:
         self, plan: Plan, numbers: Sequence[int], proposals: Sequence[Proposal], gates: Gates
     ) -> list[Candidate]:
         """Return the candidates of a batch, which are under way from now on."""
-        columns = self._space.rows(np.array([proposal.index for proposal in proposals], dtype=np.int64))
+        columns = self.space.rows(np.array([proposal.index for proposal in proposals], dtype=np.int64))
         candidates = [
             Candidate(
                 number,
@@ -361,7 +359,7 @@ class KernelSearch:
             )
             for at, (number, proposal) in enumerate(zip(numbers, proposals, strict=False))
         ]
-        used = self._settings.skip and self._results.is_bound_by_runner(self._settings.compilers)
+        used = self.settings.skip and self._results.is_bound_by_runner(self.settings.compilers)
         self._open[plan.batch] = _Batch(plan, candidates, gates if used else None)
         self._running |= {candidate.number: candidate for candidate in candidates}
         return candidates
@@ -374,7 +372,7 @@ class KernelSearch:
             if gates is None:
                 continue
             candidates, builds = zip(*(pair for pair in built if pair[0].batch == number), strict=True)
-            columns = self._space.rows(np.array([candidate.index for candidate in candidates]))
+            columns = self.space.rows(np.array([candidate.index for candidate in candidates]))
             exempt = np.array([candidate.audited or candidate.proposed_by in EXPLORING for candidate in candidates])
             decisions = gates.decide(columns, [candidate.number for candidate in candidates], exempt, builds)
             decided |= {
@@ -386,7 +384,7 @@ class KernelSearch:
 
     def tell(self, records: Iterable[TrialRecord]) -> None:
         """Report the results of candidates, in the order in which they ended."""
-        trials = Trials.from_records(records, self._space.names)
+        trials = Trials.from_records(records, self.space.names)
         self._learn(trials)
         for number in trials.column("number").tolist():
             del self._running[number]
@@ -403,7 +401,7 @@ class KernelSearch:
 
     def _learn(self, trials: Trials) -> None:
         """Learn the log shares of the device's peak of trials, NaN where no valid time was measured."""
-        flops = self._features.placed.problem.flops
+        flops = self.features.placed.problem.flops
         times_s = np.where(trials.timed, trials.column("median_s"), math.nan)
         scores = [log_share(flops, time_s, self._peak_flops) for time_s in times_s.tolist()]
         self._results.learn(trials, np.array(scores, dtype=np.float64))
@@ -413,10 +411,10 @@ class KernelSearch:
         return [candidate.index for candidate in self._running.values()]
 
     def _reason_to_end(self, history: History, everything: bool) -> str:
-        if self._results.best >= self._settings.enough:
+        if self._results.best >= self.settings.enough:
             return ENOUGH
         ends = self._stops and not everything
-        return little_gained(history.scores, self._space.count, self._planner.hopes) if ends else ""
+        return little_gained(history.scores, self.space.count, self._planner.hopes) if ends else ""
 
 
 def _sources(space: SearchSpace, features: Features, pretrained: PretrainedModel | None) -> list[Source]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mltune.errors import MltuneError
 from mltune.files.text import printable
@@ -18,9 +18,7 @@ from mltune.results.messages import message
 from mltune.results.progress import CampaignProgress, Observer, Progress
 from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
-
-if TYPE_CHECKING:
-    from mltune.show.live import RunDisplay
+from mltune.show.live import RunDisplay
 
 LOOK_EVERY_S = 1.0
 """Seconds between two reads of a directory."""

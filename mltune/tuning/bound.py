@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,12 @@ from mltune.files.text import many
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats, Indices, columns_of, row
 from mltune.kernel.placed import PlacedKernel
+from mltune.measure.machine_code import LoopCode, disassemble, main_loop
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.records.trial import TrialState
-from mltune.resolve.problems import fits
+from mltune.resolve.device import fits
 from mltune.results.rating import Rate, rate_of
 from mltune.search.proposers import offspring
-
-if TYPE_CHECKING:
-    from mltune.measure.machine_code import LoopCode
-
 
 MOST_LISTED = 100_000
 """Configurations of a space that are all examined; of a larger one as many samples, and variants of the best."""
@@ -137,7 +134,6 @@ def _best(placed: PlacedKernel) -> tuple[LimitedConfiguration, int, int]:
 def read_code(placed: PlacedKernel, limited: LimitedConfiguration) -> tuple[LoopCode, float]:
     """Compile a configuration; return its main loop, and the seconds that schedulers need to issue all of it."""
     from mltune.measure.build import build_one
-    from mltune.measure.machine_code import disassemble, main_loop
 
     kernel, problem, device = placed.kernel, placed.problem, placed.device
     if kernel.source.text is None or device.compute_capability is None or not isinstance(problem, RunnableProblem):

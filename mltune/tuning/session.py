@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from threading import TIMEOUT_MAX
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mltune.cost.bound import hardware_limits
+from mltune.cost.pretrained import PretrainedModel
 from mltune.device.facts import Device
 from mltune.errors import DeviceError, MltuneWarning, RunError, UsageError
 from mltune.kernel.bundle import Kernel
@@ -24,17 +24,16 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
 from mltune.problem.problem import Problem, RunnableProblem
+from mltune.process.child import ChildPool
 from mltune.records.header import DATASET_HASH, RunHeader
 from mltune.records.trial import BATCH, Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
 from mltune.resolve.request import TuneRequest
 
 if TYPE_CHECKING:
-    from mltune.cost.pretrained import PretrainedModel
     from mltune.dataset.dataset import Dataset
     from mltune.measure.messages import Outputs
     from mltune.measure.runner import GpuRunner
-    from mltune.process.child import ChildPool
 
 
 FEWEST = 4
@@ -77,11 +76,9 @@ class Session:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         if self._stack is not None:
-            self._stack.__exit__(kind, error, trace)
+            self._stack.__exit__(*error)
 
     def begin_builds(self, model: PretrainedModel | None) -> None:
         """Begin to build what the first batch has in any case, before the space is counted: it takes a second."""

@@ -66,7 +66,7 @@ class Pruned:
     def to_json(self) -> dict[str, int | float]:
         """Return the figures as plain JSON values, without the path and whether it was replayed."""
         figures = {name: value for name, value in asdict(self).items() if name not in ("audit", "replayed", "dataset")}
-        return self.audit.to_json() | figures | {"saved_s": self.saved_s}
+        return asdict(self.audit) | figures | {"saved_s": self.saved_s}
 
 
 def judge(

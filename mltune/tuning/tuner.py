@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -179,43 +179,36 @@ def _start_model(
     return model
 
 
+@dataclass
 class Batches:
     """The planner of a search: batches are planned from all results so far, in the order in which trials ended.
 
     With a batch, the plans of those in flight are put on record: how many trials had ended when each was planned.
     """
 
-    def __init__(
-        self,
-        search: KernelSearch,
-        store: Store,
-        trials: int | None,
-        preloading: Preloading,
-        counts: Mapping[str, DistinctCount | None],
-    ) -> None:
-        self._counts = counts
-        self._search = search
-        self._store = store
-        self._trials = MOST_TRIALS if trials is None else min(trials, MOST_TRIALS)
-        self._preloading = preloading
-        self._asked = 0
-        self._under_way: Sequence[Candidate] = ()
-        self._ended: list[TrialRecord] = []
+    search: KernelSearch
+    store: Store
+    trials: int
+    preloading: Preloading
+    counts: Mapping[str, DistinctCount | None]
+    _asked: int = 0
+    _under_way: Sequence[Candidate] = ()
+    _ended: list[TrialRecord] = field(default_factory=list)
 
     def resume(self, ended: Trials) -> None:
         """Learn the trials of an earlier part of the run, in the order of their ends, and plan what was under way."""
-        facts = self._store.facts()
+        facts = self.store.facts()
         if facts.plans:
-            self._preloading.finish()
-        under_way = self._search.resume(ended, facts.plans, facts.stopping, facts.whole)
-        self._under_way = under_way[: max(0, self._trials - len(ended))]
+            self.preloading.finish()
+        under_way = self.search.resume(ended, facts.plans, facts.stopping, facts.whole)
+        self._under_way = under_way[: max(0, self.trials - len(ended))]
         self._asked = len(ended) + len(self._under_way)
 
     def plan(self) -> Sequence[Candidate]:
         """Return a batch; see :meth:`mltune.tuning.loop.Planner.plan`."""
         candidates, self._under_way = self._under_way, ()
         if self._ended:
-            self._search.tell(self._ended)
+            self.search.tell(self._ended)
             self._ended = []
         return candidates or self._ask()
 
@@ -224,57 +217,77 @@ class Batches:
         self._ended.append(record)
 
     def _ask(self) -> Sequence[Candidate]:
-        room = self._trials - self._asked
-        if self._search.waits or room < 1:
+        room = self.trials - self._asked
+        if self.search.waits or room < 1:
             return ()
-        if self._search.fits_processes:
-            self._preloading.finish(trees=self._search.fits_trees)
-        before = {name: getattr(self._search, name) for name in ("stopping", "whole")}
-        candidates = self._search.ask(room)
+        if self.search.fits_processes:
+            self.preloading.finish(trees=self.search.fits_trees)
+        before = {name: getattr(self.search, name) for name in ("stopping", "whole")}
+        candidates = self.search.ask(room)
         self._asked += len(candidates)
-        with self._store.at_once():
+        with self.store.at_once():
             for name, state in before.items():
-                if (now := getattr(self._search, name)) != state:
-                    self._store.set_fact(name, now.model_dump())
+                if (now := getattr(self.search, name)) != state:
+                    self.store.set_fact(name, now.model_dump())
             if candidates:
-                self._store.set_fact("plans", [plan.model_dump() for plan in self._search.plans])
-                for name, count in self._counts.items():
+                self.store.set_fact("plans", [plan.model_dump() for plan in self.search.plans])
+                for name, count in self.counts.items():
                     if count is not None:
-                        self._store.set_fact(name, count.to_json())
+                        self.store.set_fact(name, count.to_json())
         return candidates
 
 
+@dataclass
 class Tuner:
     """One run of an entered session: a search in the loop, then the finals. The records of the store are resumed."""
 
-    def __init__(
-        self,
-        session: Session,
-        store: Store,
-        request: TuneRequest,
-        observer: Observer,
-        stop: Callable[[], bool] = bool,
-        known: Sequence[Mapping[str, int]] = (),
-        pretrained: PretrainedModel | None = None,
-    ) -> None:
+    session: Session
+    store: Store
+    request: TuneRequest
+    observer: Observer
+    stop: Callable[[], bool] = bool
+    known: Sequence[Mapping[str, int]] = ()
+    pretrained: PretrainedModel | None = None
+
+    def __post_init__(self) -> None:
         from mltune.search.gates import MINIMUM
         from mltune.search.planning import PlannerOptions
 
-        self._session = session
-        self._store = store
-        self._request = request
-        self._observer = observer
-        self._stop = stop
-        self._reader = RunReader(store.directory)
+        self._reader = RunReader(self.store.directory)
         # Of a run that began without a count the first part is not on record: then it has none.
         self._counts = {
-            name: getattr(store.facts(), name) if len(store) else DistinctCount() for name in ("scored", "skipped")
+            name: getattr(self.store.facts(), name) if len(self.store) else DistinctCount()
+            for name in ("scored", "skipped")
         }
-        self._search = _search_of(session, request, known, pretrained, self._counts)
-        trials = MOST_TRIALS if request.trials is None else request.trials
+        self._search = self._new_search()
+        trials = MOST_TRIALS if self.request.trials is None else self.request.trials
         self._preloading = Preloading(  # a run of few trials fits no models
-            fits_models=request.fits_models and trials > PlannerOptions().start_trials,
-            fits_trees=request.skip and trials > MINIMUM,
+            fits_models=self.request.fits_models and trials > PlannerOptions().start_trials,
+            fits_trees=self.request.skip and trials > MINIMUM,
+        )
+
+    def _new_search(self) -> KernelSearch:
+        from mltune.search.search import KernelSearch, SearchSettings, Start
+
+        features, enough = Features(self.session.placed), math.inf
+        if self.request.enough is not None:
+            enough = enough_share(self.request.enough, features)
+        settings = SearchSettings(
+            search=self.request.search,
+            seed=self.request.seed,
+            batch=self.session.batch,
+            adapts=True,
+            skip=self.request.skip,
+            stop=self.request.stop,
+            enough=enough,
+            compilers=self.session.compilers,
+            trials=self.request.trials,
+            time_s=search_s(self.request, self.session),
+        )
+        start = Start(self.session.default, self.known, self.pretrained)
+        space = self.session.placed.space
+        return KernelSearch(
+            space, features, settings, start, scored=self._counts["scored"], skipped=self._counts["skipped"]
         )
 
     def run(self) -> TuneResult:
@@ -283,47 +296,48 @@ class Tuner:
             return self._run()
 
     def _run(self) -> TuneResult:
-        self._store.set_fact("limit", {"trials": self._request.trials, "time_s": self._request.time_s})
+        self.store.set_fact("limit", {"trials": self.request.trials, "time_s": self.request.time_s})
         interrupted, loop = False, self._loop()
-        if self._session.gpu is not None and self._request.finals:
-            self._session.gpu.expect_winner()
+        if self.session.gpu is not None and self.request.finals:
+            self.session.gpu.expect_winner()
         try:
             loop.run()
         except KeyboardInterrupt:
             interrupted = True
-        interrupted = interrupted or self._stop()
+        interrupted = interrupted or self.stop()
         self._preloading.finish(trees=False)
         with loop.seconds.spent_on("finals"):
-            self._declare(loop, lambda: interrupted or not self._request.finals or self._stop())
+            self._declare(loop, lambda: interrupted or not self.request.finals or self.stop())
         stopped = self._search.stopping.reason
         if not stopped and loop.ended >= MOST_TRIALS:
             stopped = f"it has {MOST_TRIALS:,} trials, the most that a run may have; a new run has room"
         with loop.seconds.spent_on("record"):
             if not interrupted:
-                self._store.set_fact("limit", None)
-            self._store.set_seconds(loop.seconds.to_json())
+                self.store.set_fact("limit", None)
+            self.store.set_seconds(loop.seconds.to_json())
             message = "interrupted: this is the best so far" if interrupted else stopped or None
-            self._observer.tell(loop.seconds.elapsed, message, at_once=True)
-        return replace(self._reader.read_from(self._store), stopped=stopped, interrupted=interrupted)
+            self.observer.tell(loop.seconds.elapsed, message, at_once=True)
+        return replace(self._reader.read_from(self.store), stopped=stopped, interrupted=interrupted)
 
     def _loop(self) -> Loop:
         """Return the loop, after the search has learned the trials on record."""
-        session, request = self._session, self._request
-        self._reader.read_from(self._store)
-        planner = Batches(self._search, self._store, request.trials, self._preloading, self._counts)
+        session, request = self.session, self.request
+        self._reader.read_from(self.store)
+        trials = MOST_TRIALS if request.trials is None else min(request.trials, MOST_TRIALS)
+        planner = Batches(self._search, self.store, trials, self._preloading, self._counts)
         planner.resume(self._reader.ended)
         problem = session.placed.problem
         peak = peak_flops(session.placed.device, problem.arithmetic)
         check = None if session.gpu is not None else partial(within_limits, flops=problem.flops, peak_flops=peak)
         return Loop(
             session,
-            self._store,
+            self.store,
             planner,
-            self._observer,
+            self.observer,
             self._reader.ended,
             decide=self._search.decide,
             check=check,  # the runner of a GPU has done it
-            stop=self._stop,
+            stop=self.stop,
             meanwhile=self._preloading.begin,
             time_s=search_s(request, session),
             reference_every_s=REFERENCE_EVERY_S,
@@ -331,16 +345,16 @@ class Tuner:
 
     def _declare(self, loop: Loop, stop: Callable[[], bool]) -> None:
         """Declare a winner, unless that was done with the same trials, and write its folder."""
-        run = self._reader.read_from(self._store)
+        run = self._reader.read_from(self.store)
         declared = run.declaration
-        settled = run.settled or self._session.gpu is None
+        settled = run.settled or self.session.gpu is None
         if declared is not None and declared.as_of == loop.ended and (settled or stop()):
             return
-        elapsed_s, time_s = loop.seconds.elapsed, self._request.time_s
+        elapsed_s, time_s = loop.seconds.elapsed, self.request.time_s
         left_s = math.inf if time_s is None else time_s - elapsed_s
         race_s, until = race_within(left_s, elapsed_s), time.perf_counter() + left_s
         finals = partial(
-            declare, self._session, self._reader.ended, references=run.references, race_s=race_s, until=until
+            declare, self.session, self._reader.ended, references=run.references, race_s=race_s, until=until
         )
         try:
             outcome = finals(stop=stop)
@@ -348,19 +362,19 @@ class Tuner:
             self._note_declared(loop, finals(stop=lambda: True))
             raise
         if outcome is not None and outcome.verified and not stop():
-            self._write_winner(self._store.directory / WINNER, outcome)
+            self._write_winner(self.store.directory / WINNER, outcome)
         self._note_declared(loop, outcome)  # after its folder: a declared winner has one
 
     def _note_declared(self, loop: Loop, declared: Declaration | None) -> None:
         if declared is not None:
-            self._store.set_fact("declaration", declared.to_json())
-            self._observer.declared(declared, loop.seconds.elapsed)
+            self.store.set_fact("declaration", declared.to_json())
+            self.observer.declared(declared, loop.seconds.elapsed)
 
     def _write_winner(self, folder: Path, declared: Declaration) -> None:
         from mltune.results.winner import Winner
         from mltune.results.winner_folder import write_winner
 
-        session, record = self._session, self._reader.read_from(self._store).trial(declared.number)
+        session, record = self.session, self._reader.read_from(self.store).trial(declared.number)
         assert record is not None  # noqa: S101 - a declared trial is on record
         build = session.builder.submit(record.configuration).result()
         write_winner(folder, Winner(session.placed, record, declared, build, session.versions))
@@ -371,32 +385,3 @@ def search_s(request: TuneRequest, session: Session) -> float | None:
     if request.time_s is None or session.gpu is None or not request.finals:
         return request.time_s
     return request.time_s - finals_s(request.time_s)
-
-
-def _search_of(
-    session: Session,
-    request: TuneRequest,
-    known: Sequence[Mapping[str, int]],
-    pretrained: PretrainedModel | None,
-    counts: Mapping[str, DistinctCount | None],
-) -> KernelSearch:
-    from mltune.search.search import KernelSearch, SearchSettings, Start
-
-    features, enough = Features(session.placed), math.inf
-    if request.enough is not None:
-        enough = enough_share(request.enough, features)
-    settings = SearchSettings(
-        search=request.search,
-        seed=request.seed,
-        batch=session.batch,
-        adapts=True,
-        skip=request.skip,
-        stop=request.stop,
-        enough=enough,
-        compilers=session.compilers,
-        trials=request.trials,
-        time_s=search_s(request, session),
-    )
-    start = Start(session.default, known, pretrained)
-    space = session.placed.space
-    return KernelSearch(space, features, settings, start, scored=counts["scored"], skipped=counts["skipped"])

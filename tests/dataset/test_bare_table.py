@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mltune.cost.features import Features
-from mltune.dataset.formats import Layout
+from mltune.dataset.cells import Layout
 from mltune.dataset.importing import Imported, contents_of, read_table
 from mltune.dataset.replay import ReplayBuilder, bare_kernel
 from mltune.errors import DatasetError

@@ -10,8 +10,8 @@ import pytest
 
 from mltune.comparison.comparison import CompareCall
 from mltune.comparison.simulation import RecordingSource
+from mltune.dataset.cells import Layout
 from mltune.dataset.dataset import datasets_in, load_dataset, write_dataset
-from mltune.dataset.formats import Layout
 from mltune.dataset.importing import Imported, import_table
 from mltune.dataset.replay import recorded_kernel
 from mltune.device.facts import Measured

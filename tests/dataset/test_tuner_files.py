@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mltune.dataset.formats import Layout
+from mltune.dataset.cells import Layout
 from mltune.dataset.importing import Imported, import_table, read_table
 from mltune.dataset.units import seconds_of
 from mltune.device.known import UNKNOWN

@@ -10,7 +10,8 @@ import pytest
 import mltune
 from mltune.device.facts import Device
 from mltune.problem.gemm import GemmProblem
-from mltune.resolve.problems import candidates, fits
+from mltune.resolve.device import fits
+from mltune.resolve.problems import candidates
 
 pytestmark = pytest.mark.gpu
 

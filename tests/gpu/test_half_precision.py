@@ -19,7 +19,7 @@ from mltune.measure.build import NvrtcBuilder
 from mltune.measure.runner import GpuRunner
 from mltune.problem.gemm import parse_problem
 from mltune.records.trial import TrialState
-from mltune.resolve.problems import fits
+from mltune.resolve.device import fits
 
 pytestmark = pytest.mark.gpu
 

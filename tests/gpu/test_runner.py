@@ -183,7 +183,7 @@ def test_two_timings_of_the_reference_agree(hostile):
 )
 def test_random_configurations_are_right_and_quickly_verified(device, name, precision):
     from mltune.kernel.space import ConstrainedSpace
-    from mltune.resolve.problems import fits
+    from mltune.resolve.device import fits
 
     kernel = load_kernel(name)
     if not fits(kernel, device):
@@ -216,7 +216,7 @@ def test_random_configurations_are_right_and_quickly_verified(device, name, prec
 def test_rows_without_alignment_are_copied_right_by_gemm_wgmma(device, trans, pack):
     """Tiles of all shapes, clusters and parts of k at extents of several remainders by 8: rows begin at all of them."""
     from mltune.kernel.space import ConstrainedSpace
-    from mltune.resolve.problems import fits
+    from mltune.resolve.device import fits
 
     kernel = load_kernel("gemm_wgmma").with_values({"PACK": (pack,)})
     if not fits(kernel, device):
@@ -244,7 +244,7 @@ def test_lines_are_packed_right_while_other_launches_hold_multiprocessors(device
     """Launches of four streams at once, each with a workspace: no launch has all its blocks at a time."""
     import cupy
 
-    from mltune.resolve.problems import fits
+    from mltune.resolve.device import fits
 
     kernel = load_kernel("gemm_wgmma")
     if not fits(kernel, device):
@@ -296,7 +296,7 @@ def test_lines_are_packed_right_while_other_launches_hold_multiprocessors(device
 def test_many_parts_of_few_tiles_meet(device, name, case, trans):
     """Any number of parts, where BLK_K does not divide k, each verified twice."""
     from mltune.kernel.space import ConstrainedSpace
-    from mltune.resolve.problems import fits
+    from mltune.resolve.device import fits
 
     few = {"gemm_simt": {"BLK_K": (8, 16)}, "gemm_mma64": {"BLK_K": (8, 16), "STREAM_K": (1,)}}.get(name, {})
     kernel = load_kernel(name).with_values(few)
@@ -371,7 +371,7 @@ def test_blocks_that_divide_the_last_waves_give_the_same_bits_in_every_run(devic
 )
 def test_a_batch_is_verified_timed_and_compared_with_cublas(device, name, precision):
     from mltune.kernel.space import ConstrainedSpace
-    from mltune.resolve.problems import fits
+    from mltune.resolve.device import fits
 
     kernel = load_kernel(name)
     if not fits(kernel, device):

@@ -10,7 +10,8 @@ from mltune.files import folders
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import parse_problem
 from mltune.problem.problem import ACCURACIES, accepts, check_accuracy
-from mltune.resolve.problems import candidates, contenders, fits, kernels_for
+from mltune.resolve.device import fits
+from mltune.resolve.problems import candidates, contenders, kernels_for
 from tests.kernel.test_bundle import DOCUMENT
 
 SGEMM, ZGEMM = parse_problem("sgemm"), parse_problem("zgemm")

@@ -177,8 +177,8 @@ def test_of_what_is_better_than_the_best_little_is_skipped():
                 TrialRecord(at, 0, index, {}, TrialState.OK, build=built) for at, index in enumerate(order[:rows])
             ]
             results.learn(Trials.from_records(records, ()), scores)
-            made = Gates(search._features, results, search._space, 0).following(history)
-            columns, exempt = search._space.rows(better), np.zeros(len(better), dtype=bool)
+            made = Gates(search.features, results, search.space, 0).following(history)
+            columns, exempt = search.space.rows(better), np.zeros(len(better), dtype=bool)
             found += skipped(made.decide(columns, better, exempt, [built] * len(better))).tolist()
     assert len(found) == 40
     assert np.mean(found) <= 0.05

@@ -100,7 +100,7 @@ class Replay:
         """Return a search that goes on from the first trials that ended, and from plans on record."""
         again = Replay(self.data.manifest.name, self.seconds, **self.options)
         again.records = dict([*self.records.items()][:count])
-        trials = Trials.from_records(again.records.values(), again.search._space.names)
+        trials = Trials.from_records(again.records.values(), again.search.space.names)
         again.begin(again.search.resume(trials, plans))
         return again
 
@@ -255,7 +255,7 @@ def test_a_shorter_batch_can_be_asked_for():
 def test_the_search_ends_with_the_space():
     replay = Replay(SMALL)
     few = {name: column[:40] for name, column in replay.data.columns.items()}
-    search = KernelSearch(TableSpace(few), replay.search._features)
+    search = KernelSearch(TableSpace(few), replay.search.features)
     found = []
     while batch := search.ask():
         found += [one.index for one in batch]
@@ -291,11 +291,11 @@ def test_finds_better_than_chance():
 def test_where_physics_does_not_guide_the_search_begins_as_with_parameters_alone():
     def first(**changes):
         replay = Replay(SMALL)
-        placed = replay.search._features.placed
+        placed = replay.search.features.placed
         kernel = replace(placed.kernel, resources=replace(placed.kernel.resources, **changes))
         features = Features(PlacedKernel(kernel, placed.problem, placed.device))
         assert features.has_prior or "estimates" in changes
-        batch = KernelSearch(replay.search._space, features).ask()
+        batch = KernelSearch(replay.search.space, features).ask()
         return [candidate.index for candidate in batch]
 
     assert first(guides=False) == first(estimates={}, accesses={}) != first()

@@ -149,7 +149,9 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
     """models/train.sh must be run again after datasets/ has changed."""
     from mltune.kernel.reader import is_bundle, load_kernel
 
-    rehearsed = {path.stem for path in (folders.assets("datasets") / "rehearsal").glob("*.json")}  # no model has seen them
+    rehearsed = {
+        path.stem for path in (folders.assets("datasets") / "rehearsal").glob("*.json")
+    }  # no model has seen them
     manifests = [one for one in list_datasets() if is_bundle(one.kernel) and one.name not in rehearsed]
     for kernel in sorted({manifest.kernel for manifest in manifests}):
         card = load_card(folders.assets("models") / kernel)

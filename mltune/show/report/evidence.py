@@ -219,8 +219,7 @@ class Evidence:
     @cached_property
     def times(self) -> Floats:
         """Median times of ``measured``, seconds: ndarray of shape (n_measured,)."""
-        times: Floats = self.measured.column("median_s")
-        return times
+        return self.measured.column("median_s")
 
     @cached_property
     def curve(self) -> Curve | None:

@@ -134,8 +134,7 @@ def steps(values: Floats, noise: float, *, higher_is_better: bool) -> Floats:
         if not abs(flat[place] - first) <= noise * abs(first):
             rank, first = rank + 1, flat[place]
         ranks[place] = rank
-    shares: Floats = np.nan_to_num(1.0 - ranks / max(rank, 1)).reshape(values.shape)
-    return shares
+    return np.nan_to_num(1.0 - ranks / max(rank, 1)).reshape(values.shape)
 
 
 def heat_map(cells: Cells, label: str) -> HeatMap:

@@ -199,11 +199,8 @@ def _launch(run: TuneResult, record: TrialRecord) -> dict[str, Any] | None:
 
 def distinct(values: Iterable[Any]) -> list[Any]:
     """Return each value once, in the order of first occurrence."""
-    values_once: list[Any] = []
-    for value in values:
-        if value not in values_once:
-            values_once.append(value)
-    return values_once
+    listed = list(values)
+    return [value for at, value in enumerate(listed) if value not in listed[:at]]
 
 
 def _geometric_mean(values: Sequence[float]) -> float | None:
