@@ -91,12 +91,11 @@ def _laws(kernel: Kernel, variables: Mapping[str, int], table: str) -> Iterator[
             law = f"a workspace has from 0 to {LARGEST_WORKSPACE} bytes"
             yield _Law(f"launch.{name}", law, [size], 0, LARGEST_WORKSPACE)
     for _, (element_bytes, *extents, box) in kernel.launch_rule.tensor_maps:
-        table = "launch.tensor_maps"
-        law = f"the elements of a matrix have {', '.join(map(str, ELEMENT_KINDS))} bytes"
-        yield _Law(table, law, [element_bytes], listed=[*ELEMENT_KINDS])
+        key = "launch.tensor_maps"
+        yield _Law(key, "an element of a matrix has 1, 2, 4 or 8 bytes", [element_bytes], listed=[*ELEMENT_KINDS])
         for extent in extents:
-            yield _Law(table, "a matrix has from 0 to 2**32 elements along a line, and lines", [extent], 0, 2**32)
-        yield _Law(table, "a copy is of 1 to 256 lines", [box], 1, 256)
+            yield _Law(key, "a matrix has from 0 to 2**32 elements along a line, and lines", [extent], 0, 2**32)
+        yield _Law(key, "a copy is of 1 to 256 lines", [box], 1, 256)
     for name, expression in kernel.resources.estimates.items():
         yield _Law(f"resources.{name}", "a resource is a number in every valid configuration", [expression])
     for name, access in kernel.resources.accesses.items():

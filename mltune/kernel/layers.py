@@ -13,7 +13,6 @@ depend on the order inside a set.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,21 +48,8 @@ class Rule:
         return Rule(tuple(self.names[axis] for axis in axes), self.table.transpose(axes))
 
 
-_ORDERS: dict[bytes, tuple[str, ...]] = {}
-"""Orders by the hash of parameters and rules: problems of a kernel often have the same."""
-
-
 def choose_order(extents: Mapping[str, int], rules: Sequence[Rule]) -> tuple[str, ...]:
     """Return an order of the parameters with few states."""
-    key = hashlib.sha256(repr((extents, [(rule.names, rule.table.shape) for rule in rules])).encode())
-    for rule in rules:
-        key.update(np.packbits(rule.table).tobytes())
-    if key.digest() not in _ORDERS:
-        _ORDERS[key.digest()] = _search_order(extents, rules)
-    return _ORDERS[key.digest()]
-
-
-def _search_order(extents: Mapping[str, int], rules: Sequence[Rule]) -> tuple[str, ...]:
     names = [name for name in extents if any(name in rule.names for rule in rules)]
     estimate = _Estimate(extents, names, rules)
     sets = np.zeros(1, dtype=np.int64)

@@ -113,6 +113,10 @@ class PresetTable(_Table):
     restrictions: Annotated[dict[ExpressionText, Reason], Field(max_length=200)] = {}
 
 
+_FiveTexts = Annotated[list[ExpressionText], Field(min_length=5, max_length=5)]
+TensorMaps = Annotated[dict[ParameterName, _FiveTexts], Field(min_length=1, max_length=MOST_TENSOR_MAPS)]
+
+
 class LaunchTable(_Table):
     """``[launch]``: the shape of a launch, the parameters that are passed at launch, the workspace and tensor maps."""
 
@@ -122,13 +126,7 @@ class LaunchTable(_Table):
     arguments: Annotated[list[ParameterName], Field(max_length=MAX_PARAMETERS), AfterValidator(_distinct)] = []
     workspace: ExpressionText | None = None
     zeros: ExpressionText | None = None
-    tensor_maps: (
-        Annotated[
-            dict[ParameterName, Annotated[list[ExpressionText], Field(min_length=5, max_length=5)]],
-            Field(min_length=1, max_length=MOST_TENSOR_MAPS),
-        ]
-        | None
-    ) = None
+    tensor_maps: TensorMaps | None = None
 
 
 class AccessTable(_Table):

@@ -30,20 +30,6 @@ def test_unseen_predictions_err_more_than_the_fit(data):
     assert np.abs(model.unseen()[0] - y).mean() > np.abs(model.predict(X)[0] - y).mean()
 
 
-def test_trees_are_those_of_a_forest_of_scikit_learn(data):
-    from sklearn.ensemble import ExtraTreesRegressor
-
-    X, y = data
-    model = ExtraTreesModel(random_state=3, slope=1.0).fit(X, y)
-    forest = ExtraTreesRegressor(64, min_samples_leaf=2, max_features=0.5, bootstrap=True, random_state=3).fit(X, y)
-    unseen = np.array([tree.predict(X) for tree in forest.estimators_])
-    for of_tree, seen in zip(unseen, forest.estimators_samples_, strict=True):
-        of_tree[seen] = np.nan
-
-    np.testing.assert_allclose(model.predict(X)[0], forest.predict(X), rtol=1e-12)
-    np.testing.assert_allclose(model.unseen()[0], np.nanmean(unseen, axis=0), rtol=1e-12)
-
-
 def test_trees_predict_the_same_of_a_configuration_whatever_is_asked_with_it(data):
     """A resumed run asks for the rest of a batch."""
     X, y = data

@@ -184,7 +184,7 @@ def test_tensor_maps_are_computed_with_a_launch_and_change_the_source_of_no_othe
 
 
 @pytest.mark.parametrize(
-    ("box", "size", "law"), [("512", "4", "1 to 256 lines"), ("0", "4", "1 to 256"), ("8", "3", "1, 2, 4, 8")]
+    ("box", "size", "law"), [("512", "4", "1 to 256 lines"), ("0", "4", "1 to 256"), ("8", "3", "1, 2, 4 or 8")]
 )
 def test_a_tensor_map_that_no_driver_makes_is_a_fault(tmp_path: Path, box: str, size: str, law: str) -> None:
     text = f'arguments = ["GROUP"]\ntensor_maps.A = ["{size}", "m", "k", "lda", "{box}"]'

@@ -205,7 +205,7 @@ from mltune.dataset.replay import ReplayBuilder
 submit, seen = ReplayBuilder.submit, []
 
 def noted(self, configuration):
-    modules = [name for name in ("scipy", "sklearn", "sklearn.tree") if name in sys.modules]
+    modules = [name for name in ("scipy", "sklearn", "sklearn.ensemble") if name in sys.modules]
     seen.append((modules, [pool["num_threads"] for pool in threadpoolctl.threadpool_info()]))
     return submit(self, configuration)
 
@@ -219,7 +219,7 @@ print(json.dumps([seen[7], seen[8], seen[-1]]))
     (first, _), (second, _), (modules, threads) = json.loads(done.stdout)
     assert first == []
     assert "scipy" in second  # and perhaps a part of scikit-learn, for which the second batch does not wait
-    assert modules == ["scipy", "sklearn", "sklearn.tree"]
+    assert modules == ["scipy", "sklearn", "sklearn.ensemble"]
     assert len(threads) > 1  # NumPy's, and those of the models
     assert set(threads) == {1}
 
