@@ -28,6 +28,11 @@ from mltune.problem.gemm_operands import (
 )
 from mltune.problem.problem import DEFAULT_SIZE, DEFAULT_TRANS, LARGEST_BATCH, Buffer, Operands, ShapeOptions
 
+CASES: tuple[tuple[str, str, str], ...] = tuple(
+    (precision, *ops) for precision in "sdcz" for ops in gemm_operands.transpositions(precision)
+)
+"""The 26 cases (precision, trans_a, trans_b) of the BLAS."""
+
 ARGUMENTS = ("m", "n", "k", "alpha", "A", "lda", "B", "ldb", "beta", "C", "ldc")
 _STRIDES = ("stride_a", "stride_b", "stride_c")
 _LARGEST_EXTENT = 2**40
