@@ -63,7 +63,7 @@ def test_it_ends_when_it_is_not_used_and_starts_again(process):
 
 
 def test_without_it_this_process_predicts(process, monkeypatch):
-    monkeypatch.setattr(process._served.child, "_target", "mltune.integrations.triton.compilers:missing")
+    monkeypatch.setattr(process._served.child, "target", "mltune.integrations.triton.compilers:missing")
     assert same(process.predict(0, X[:10], Y[:10], X), predict(0, X[:10], Y[:10], X))
 
 
