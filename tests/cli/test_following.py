@@ -8,7 +8,7 @@ from tests import needs
 from tests.cli.program import command
 
 TABLE = "block,tile,time_ms\n16,1,2\n16,2,3\n32,1,1\n32,2,4\n"
-IMPORT = "datasets import t.csv --kernel t --gpu unknown --parameters block,tile --time time_ms --out"
+IMPORT = "datasets import t.csv --kernel t --gpu unknown --parameters block,tile --time-column time_ms --out"
 SEARCH = "--trials 3 --search random --no-skip --no-stop"
 COMPARE = "--strategies random --evaluations 3 --seeds 2 --jobs 1"
 
@@ -58,9 +58,9 @@ def following(words, folder):
         ("datasets export convolution_w6600 t4.json --format t4", "compare --seeds 10 --table t4.json", COMPARE),
         (f"{IMPORT} imported", "tune --device replay:imported/t.parquet", SEARCH),
         (
-            f"compare --table t.csv --parameters block,tile --aggregate --time time_ms {COMPARE}",
-            "datasets import t.csv --kernel t --gpu unknown --out datasets --parameters block,tile --time time_ms "
-            "--aggregate",
+            f"compare --table t.csv --parameters block,tile --aggregate --time-column time_ms {COMPARE}",
+            "datasets import t.csv --kernel t --gpu unknown --out datasets --parameters block,tile "
+            "--time-column time_ms --aggregate",
             "",
         ),
         (f"compare --datasets convolution_w6600,mine {COMPARE}", "tune --device replay:convolution_w6600", SEARCH),
