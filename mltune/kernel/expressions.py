@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -204,8 +204,13 @@ def launch_of(formulas: Mapping[str, Any], launched: Sequence[int], variables: V
             f"the launch has the grid {(gx, gy, gz)} and the block {(bx, by, bz)}; a grid is below (2**31, 2**16, "
             "2**16), and a block has 1 to 1024 threads in each direction"
         )
-    maps = tuple(TensorMap(place, *map(number, fields)) for place, *fields in formulas.get("tensor_maps", ()))
+    maps = maps_of(formulas.get("tensor_maps", ()), variables)
     return Launch((gx, gy, gz), (bx, by, bz), number(formulas["shared_bytes"]), tuple(map(int, launched)), size, maps)
+
+
+def maps_of(rows: Iterable[Sequence[Any]], variables: Variables) -> tuple[TensorMap, ...]:
+    """Return tensor maps from rows: the place of an array, and the other fields as formulas or numbers."""
+    return tuple(TensorMap(place, *(parse(str(field)).size(variables) for field in fields)) for place, *fields in rows)
 
 
 class _Compiler:

@@ -231,7 +231,8 @@ def _replay(
     from mltune.kernel.reader import load_kernel
 
     target = parse_device(device)
-    assert target is not None and target.dataset is not None  # noqa: S101, PT018 - only auto has no target
+    assert target is not None  # noqa: S101 - only auto has none
+    assert target.dataset is not None  # noqa: S101
     recorded = load_manifest(target.dataset)
     bundle, notice = recorded_kernel(recorded) if kernel is None else (load_kernel(kernel), "")
     replayed = recorded_problem(problem, shape, recorded.problem, device)

@@ -22,7 +22,7 @@ from mltune.device.gpu_arrays import cupy_array
 from mltune.errors import DeviceError, RunDirectoryError
 from mltune.files.reading import parse_json, raising, read_file
 from mltune.files.validation import validated
-from mltune.kernel.expressions import parse
+from mltune.kernel.expressions import maps_of
 from mltune.kernel.launch import Launch, TensorMap
 from mltune.kernel.schema import MOST_TENSOR_MAPS
 
@@ -143,7 +143,7 @@ class TunedKernel:
             Other memory for the workspace, zero before its first launch: for another size, or for each further stream.
         """
         memory = self.workspace if workspace is None else workspace
-        maps = _maps_at(self.tensor_maps, self._sizes(arguments)) if self.tensor_maps else []
+        maps = _maps_at(self.tensor_maps, self._sizes(arguments)) if self.tensor_maps else ()
         further: list[Any] = [matrix.encoded(arguments[matrix.place].data.ptr) for matrix in maps]
         if self.workspace is not None:
             further.insert(0, memory)
@@ -180,10 +180,9 @@ class TunedKernel:
 
 
 @lru_cache(64)
-def _maps_at(rows: tuple[tuple[Any, ...], ...], sizes: tuple[tuple[str, int], ...]) -> list[TensorMap]:
+def _maps_at(rows: tuple[tuple[Any, ...], ...], sizes: tuple[tuple[str, int], ...]) -> tuple[TensorMap, ...]:
     """Return the tensor maps of rows of formulas at some sizes."""
-    known = dict(sizes)
-    return [TensorMap(place, *(parse(str(text)).size(known) for text in fields)) for place, *fields in rows]
+    return maps_of(rows, dict(sizes))
 
 
 class _OfThread(threading.local):

@@ -70,8 +70,10 @@ def test_sums_stay_in_registers(precision: str, epilogue: str, count: int) -> No
         futures = [builder.submit({**KERNEL.space.default, **way}) for way in ways]
         builds = [future.result(300) for future in futures]
     assert [build.state for build in builds] == [TrialState.OK] * count
-    stacks = [build.stack_bytes for build in builds]
-    assert max(stacks) <= 8, "two words of other values at most: a thread has 128 sums and more"
+    spilled = [(build.stack_bytes, build.spill_bytes) for build in builds]
+    if (precision, epilogue) == ("eb", "scales"):  # 256 x 128: two words beside the sums have no register
+        assert spilled.pop(2) <= (8, 32)
+    assert spilled == [(0, 0)] * len(spilled)
     assert all(len(re.findall(r"\bSTG\.E\.128\b", disassemble(build.cubin))) >= 1 for build in builds)
 
 
