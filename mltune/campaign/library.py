@@ -37,7 +37,7 @@ from mltune.resolve.problems import contenders, kernels_for, named_kernel, shape
 from mltune.resolve.request import GPU_TIME_S, parse_duration
 from mltune.resolve.resolve import plan_of
 from mltune.results.reader import read_run
-from mltune.tuning.cross import expected_times, time_configurations
+from mltune.tuning.cross import model_of_tunes, time_configurations
 
 _CROSS_SHARE = 0.5
 """Largest share of the time for the timing of candidates."""
@@ -83,8 +83,8 @@ class PlannedLibrary:
                 self.problems,
                 tunes,
                 time,
-                builds.build_one,
-                expected_times,
+                builds.build_all,
+                model_of_tunes,
                 campaign.directory,
                 left_s=left_s,
                 replayed=placed.replayed,

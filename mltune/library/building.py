@@ -12,7 +12,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from mltune.library.content import (
     Content,
     alignment_of,
     configuration_of,
+    is_valid_at_all_sizes,
     kernel_parameters,
     name_of,
     tiles_at,
@@ -45,31 +46,35 @@ from mltune.results.run import TuneResult
 CROSS = "cross.json"
 """The file in the directory of the run with the times of candidates at sizes."""
 
-FEW, MANY = 3, 10
+FEW, MANY = 3, 5
 """Candidates from each tuned size: without a limit of time, and the most where the time decides."""
 
 _CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
 _MOST_LAUNCHES = 16
-_SHORTLIST = 4  # times the most configurations of the library
+_SHORTLIST = 8  # times the most configurations of the library
 
 # A size costs as much as 20 timings for each kernel, for operands, reference and opponent, and one for each candidate.
-# What a timing takes is measured; until then, and for the plan, 6 ms: by that 93 sizes fit into the 38 s in which an
-# H200 timed 90. The time is shared out by what the dispatcher needs: the portfolio at every size. The shortlist makes
-# room for that, but it has at least a third of what the first times leave.
-_OF_SIZE, _EACH_S = 20, 6e-3
-_FIRST_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.3, 1 / 3, 0.95
+# What a timing takes is measured; until then, and for the plan, 6 ms, with 60 candidates at a size: an H200 had 7 ms.
+# The time is shared out by what the dispatcher needs: the portfolio at every size. The shortlist makes room for that,
+# but it has at least a third of what the first times leave.
+_OF_SIZE, _AT_SIZE, _EACH_S = 20, 60, 6e-3
+_BUILT_UNTIL, _FIRST_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.3, 0.5, 1 / 3, 0.95
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out
 _SAVE_EVERY_S = 2.0
 _FAR = 2.5  # times longer than expected from other sizes
-_FORESEEN_AT = 24  # sizes for which a model of the tunes proposes candidates
+_FORESEEN_AT, _FORESEEN = 160, 2  # sizes for which a model of the tunes proposes candidates, and how many for each
+
+# A candidate is not timed where the model expects it to take so many times what the best one is expected to take. With
+# 605 configurations of gemm_wgmma at 134 shapes a quarter remained, with .999 of the best, on the mean.
+_HOPELESS = 1.4
 
 
 def crossing_s(sizes: int, kernels: int) -> float:
     """Return the seconds that it takes to time a shortlist at sizes, as far as it is known before."""
-    return sizes * (kernels * _OF_SIZE + _SHORTLIST * MOST) * _EACH_S
+    return sizes * (kernels * _OF_SIZE + _AT_SIZE) * _EACH_S
 
 
 class Tune(NamedTuple):
@@ -122,15 +127,26 @@ class Times(BaseModel, extra="forbid", allow_inf_nan=False):
     times: dict[str, dict[str, PositiveFloat | None]] = {}
 
 
+class Foresight(Protocol):
+    """What configurations of a kernel are expected to take at sizes that were not tuned."""
+
+    def proposals(self, problems: Sequence[RunnableProblem]) -> Columns:
+        """Return a table of configurations that may be the fastest at some problem."""
+
+    def times_s(self, problems: Sequence[RunnableProblem], columns: Columns) -> Floats:
+        """Return their seconds, of shape (n_problems, n_configurations), infinite where one does not run."""
+
+
 @dataclass
 class Building:
     """A library that is being built from tunes.
 
     `problems` are those of the sizes of the description, `tunes` of its tuned sizes, with trials. `time` takes a
     kernel, a problem, configurations and `until`, a time of the clock of perf_counter, and returns seconds: None
-    where one fails, fewer where the time is over; several threads call it. `foresee` takes a kernel, a device,
-    problems with their trials, and problems, and returns a table of configurations and their expected seconds
-    (n_problems, n_configurations). A building that was interrupted in `directory` goes on. `left_s` are seconds for
+    where one fails, fewer where the time is over; several threads call it. `build` takes a placed kernel,
+    configurations and `until`, and returns their builds, None where the time is over. `foresee` takes a kernel, a
+    device and problems with their trials, and returns a :class:`Foresight`, or None where nothing can be expected. A
+    building that was interrupted in `directory` goes on. `left_s` are seconds for
     timing and choosing, those of an interrupted building included. In replay times that are not on record are no
     failures. `stop` is asked after each size. Candidates are timed at `at_once` sizes at the same time: the GPU
     does one thing after the other, but the host has more to do.
@@ -140,8 +156,8 @@ class Building:
     problems: Sequence[RunnableProblem]
     tunes: Sequence[Tune]
     time: Callable[..., Sequence[float | None]]
-    build: Callable[[PlacedKernel, Mapping[str, int]], Build]
-    foresee: Callable[..., tuple[Columns, Floats]]
+    build: Callable[..., Sequence[Build | None]]
+    foresee: Callable[..., Foresight | None]
     directory: Path
     left_s: float = math.inf
     replayed: bool = False
@@ -157,9 +173,14 @@ class Building:
         self._rates: list[tuple[int, float]] = []  # the costs of some sizes, in timings, and their seconds
         self._lock = Lock()
         self._failed: dict[int, str] = {}
-        self._is_fallback = cache(lambda candidate: self._described(candidate, Build(TrialState.OK)).is_fallback)
+        self._is_fallback = cache(
+            lambda candidate: is_valid_at_all_sizes(self._placed(candidate), candidate.configuration)
+        )
+        kernels = {} if self.replayed else {tune.kernel.label: tune.kernel for tune in self.tunes}
+        self._foresights = {label: self._foresight(kernel) for label, kernel in kernels.items()}
         self.candidates = self._found()
         self._tiles = self._tiles_of(self.candidates)
+        self._expected_s = self._expectations()
         self._opponent = "" if self.problems[0].needs_baseline else self.problems[0].reference
         recorded_times = [self._known.times.get(problem.label, {}) for problem in self.problems]
         keys = [candidate.key for candidate in self.candidates]
@@ -187,7 +208,7 @@ class Building:
                 "compute_capability": list(run.device.compute_capability or (0, 0)),
                 "sm_count": run.device.sm_count,
             },
-            tuple(map(self._built, used)),
+            self._configurations(used),
             chosen.dispatcher,
             {"mltune": __version__, **run.header.versions},
             {
@@ -217,6 +238,7 @@ class Building:
         """
         settings, places = self.spec.library, self._order()
         try:
+            self._build_ahead()
             self._add_first_times()
             self._keep(sorted(self._shortlist(self._table())))
             shortlist = range(len(self.candidates))
@@ -252,18 +274,33 @@ class Building:
 
     def _cost(self, numbers: Sequence[int]) -> int:
         """Return what it costs to time candidates at a size, in timings."""
-        return _OF_SIZE * len({self.candidates[number].source for number in numbers}) + len(numbers)
+        return _OF_SIZE * self._sources(numbers) + len(numbers)
+
+    def _sources(self, numbers: Sequence[int]) -> int:
+        return len({self.candidates[number].source for number in numbers})
 
     def _crossed_until(self) -> float:
         """Return when the shortlist has had its time, so that the portfolio can be timed at all other sizes."""
         if math.isinf(self._room_s):
             return math.inf
-        whole = self._cost(range(len(self.candidates)))
-        without = len(self.candidates) - (self.spec.library.most or MOST)  # timings that a size saves
-        now, places = perf_counter(), (self._valid & np.isnan(self._times)).any(axis=1).sum()
+        timed = float(self._may_be_fast.sum(axis=1).mean())
+        whole = _OF_SIZE * self._sources(range(len(self.candidates))) + timed
+        most = self.spec.library.most or MOST_THAT_PAY
+        without = timed * (1 - most / len(self.candidates))  # timings that a size saves
+        now, places = perf_counter(), (self._may_be_fast & np.isnan(self._times)).any(axis=1).sum()
         timings = (self._at(_CHOSEN_UNTIL) - now) / self._timing_s
         crossed = (timings - places * (whole - without)) * whole / without if without > 0 else timings
         return now + self._timing_s * max(min(crossed, timings), _CROSSED_SHARE * timings)
+
+    def _build_ahead(self) -> None:
+        """Build the candidates on all cores, in the order of promise, and go on with those that are built in time.
+
+        Those of the tunes are in the cache of cubins; the others would be built at one size after the other.
+        """
+        if self.replayed:
+            return
+        builds = self._builds(self.candidates, max(self._at(_BUILT_UNTIL), perf_counter() + _LEAST_S))
+        self._keep([number for number, build in enumerate(builds) if build and build.state is TrialState.OK])
 
     def _add_first_times(self) -> None:
         """Time the candidates at the tuned sizes: what is fast at few sizes is seen only if they are among these."""
@@ -275,27 +312,27 @@ class Building:
     def _found(self) -> list[LibraryCandidate]:
         """Return the candidates, the most promising first.
 
-        They are the fastest one of each tuned size; the fastest one there that is valid at every size; the default of
-        each kernel; what a model of the tunes chooses for the sizes between; the next two of each size with other
-        machine code; the first ones with other launches, which gain little and are many; and the next ones.
+        They are the fastest one of each tuned size; the default of each kernel; the fastest ones of the tuned sizes
+        that are valid at every size; what a model of the tunes chooses for all sizes; the next two of each tuned size
+        with other machine code; the first ones with other launches, which gain little and are many; and the next ones.
         """
         by_key: dict[str, LibraryCandidate] = {}
         ranked = [
             (at, [by_key.setdefault(candidate.key, candidate) for candidate in self._ranked(at)])
             for at in self.spec.tuned
         ]
-        valid = np.isfinite(self._tiles_of([*by_key.values()])[..., 0])
-        everywhere = {candidate for candidate, sizes in zip(by_key.values(), valid.T, strict=True) if sizes.all()}
         promising = [(at, of_size[:1]) for at, of_size in ranked]
-        for at, of_size in ranked:
-            general = (candidate for candidate in of_size if candidate in everywhere and self._is_fallback(candidate))
-            promising.append((at, [*itertools.islice(general, 1)]))
         kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes if kernel.space.default]
         defaults = (LibraryCandidate(kernel, kernel.compiler.completed(kernel.space.default)) for kernel in kernels)
         of_each = [*{default.key: default for default in defaults}.values()]
-        for kernel in () if self.replayed else {kernel.label: kernel for kernel in kernels}.values():
-            of_each += self._foreseen(kernel)
         promising += [(at, of_each) for at, _ in ranked]
+        promising += [(at, [*itertools.islice(filter(self._is_fallback, of_size), 1)]) for at, of_size in ranked]
+        foreseen = [
+            candidate
+            for kernel in {kernel.label: kernel for kernel in kernels}.values()
+            for candidate in self._foreseen(kernel)
+        ]
+        promising += [(at, foreseen) for at, _ in ranked]
         launches = [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
         compiled = [(at, _with_own_code(of_size)) for at, of_size in ranked]
         for rank in range(1, FEW if math.isinf(self.left_s) else MANY):
@@ -307,15 +344,36 @@ class Building:
                 chosen.setdefault(candidate.key, by_key.get(candidate.key, candidate)).found_at.add(at)
         return [*chosen.values()]
 
-    def _foreseen(self, kernel: Kernel) -> list[LibraryCandidate]:
-        """Return what a model of a kernel's tunes expects to be fast, at all sizes and not only at the tuned ones."""
-        places = [*representatives(self.spec.sizes, self.spec.weights, _FORESEEN_AT)]
+    def _foresight(self, kernel: Kernel) -> Foresight | None:
         runs = [(tune.problem, tune.run.records) for tune in self.tunes if tune.kernel.label == kernel.label]
+        return self.foresee(kernel, self.device, runs)
+
+    def _foreseen(self, kernel: Kernel) -> list[LibraryCandidate]:
+        """Return a portfolio by a model of a kernel's tunes, and then those expected to be the fastest at each size."""
+        foresight = self._foresights.get(kernel.label)
+        if foresight is None:
+            return []
+        places = [*representatives(self.spec.sizes, self.spec.weights, _FORESEEN_AT)]
         problems, weights = [self.problems[place] for place in places], np.array(self.spec.weights)[places]
-        columns, times_s = self.foresee(kernel, self.device, runs, problems)
-        none = np.zeros(times_s.shape[1], dtype=np.bool_)
-        chosen = choose_portfolio(shares(times_s), weights, none, most=MOST_THAT_PAY) if len(none) else []
-        return [LibraryCandidate(kernel, kernel.compiler.completed(row(columns, number))) for number in chosen]
+        columns = foresight.proposals(problems)
+        times_s = foresight.times_s(problems, columns)
+        chosen = choose_portfolio(
+            shares(times_s), weights, np.zeros(times_s.shape[1], dtype=np.bool_), most=MOST_THAT_PAY
+        )
+        chosen += np.argsort(times_s, axis=1)[:, :_FORESEEN].T.ravel().tolist()
+        distinct = dict.fromkeys(chosen)
+        return [LibraryCandidate(kernel, kernel.compiler.completed(row(columns, number))) for number in distinct]
+
+    def _expectations(self) -> Floats:
+        """Return what candidates are expected to take, of shape (n_sizes, n_candidates); NaN without a model."""
+        expected_s = np.full(self._tiles.shape[:2], np.nan)
+        for label, foresight in self._foresights.items():
+            numbers = [number for number, candidate in enumerate(self.candidates) if candidate.kernel.label == label]
+            if foresight is not None and numbers:
+                configurations = [self.candidates[number].configuration for number in numbers]
+                columns = {name: np.array([values[name] for values in configurations]) for name in configurations[0]}
+                expected_s[:, numbers] = foresight.times_s(self.problems, columns)
+        return expected_s
 
     def _ranked(self, place: int) -> list[LibraryCandidate]:
         """Return the configurations that ran at a tuned size, the fastest first."""
@@ -337,22 +395,41 @@ class Building:
     def _placed(self, candidate: LibraryCandidate) -> PlacedKernel:
         return PlacedKernel(candidate.kernel, self.problems[0], self.device)
 
-    def _built(self, candidate: LibraryCandidate) -> Configuration:
-        """Return a configuration with its machine code, which is the same at all sizes."""
-        build = self.build(self._placed(candidate), candidate.configuration)
-        if build.state is not TrialState.OK:
-            raise RunError(f"{candidate.key}, a configuration of the library, ends with {build.state}: {build.detail}.")
-        return self._described(candidate, build)
+    def _builds(self, candidates: Sequence[LibraryCandidate], until: float = math.inf) -> list[Build | None]:
+        """Return builds, which are the same at all sizes; None where the time is over."""
+        builds: dict[LibraryCandidate, Build | None] = {}
+        for source in dict.fromkeys(candidate.source for candidate in candidates):
+            of_source = [candidate for candidate in candidates if candidate.source == source]
+            configurations = [candidate.configuration for candidate in of_source]
+            builds |= zip(of_source, self.build(self._placed(of_source[0]), configurations, until=until), strict=True)
+        return [builds[candidate] for candidate in candidates]
+
+    def _configurations(self, candidates: Sequence[LibraryCandidate]) -> tuple[Configuration, ...]:
+        """Return candidates with their machine code, or raise a RunError where one cannot be built."""
+        configurations = []
+        for candidate, build in zip(candidates, self._builds(candidates), strict=True):
+            if build is None or build.state is not TrialState.OK:
+                reason = f"{build.state}: {build.detail}" if build else "no build"
+                raise RunError(f"{candidate.key}, a configuration of the library, ends with {reason}.")
+            configurations.append(self._described(candidate, build))
+        return tuple(configurations)
 
     def _keep(self, numbers: Sequence[int]) -> None:
         """Go on with these candidates alone."""
         self.candidates = [self.candidates[number] for number in numbers]
         self._tiles, self._times = self._tiles[:, numbers], self._times[:, numbers]
+        self._expected_s = self._expected_s[:, numbers]
 
     @property
     def _valid(self) -> NDArray[np.bool_]:
         """Whether candidates are valid at sizes, of shape (n_sizes, n_candidates)."""
         return np.isfinite(self._tiles[..., 0])
+
+    @property
+    def _may_be_fast(self) -> NDArray[np.bool_]:
+        """Whether candidates are timed at sizes: where they are valid, and not expected to be far behind."""
+        best_s = np.fmin.reduce(np.where(self._valid, self._expected_s, np.nan), axis=1, keepdims=True)
+        return self._valid & ~(self._expected_s > _HOPELESS * best_s)
 
     def _tiles_of(self, candidates: Sequence[LibraryCandidate]) -> Floats:
         """Return tiles and work of launches, of shape (n_sizes, n_candidates, 2); NaN where one is not valid."""
@@ -383,6 +460,7 @@ class Building:
         before, table = self._times.copy(), self._table(numbers)
         times_s, tiles = table.times_s[:, numbers], table.tiles[:, numbers]
         far = times_s > _FAR * expected((table.sizes, times_s, tiles), table.sizes, tiles, table.processors)
+        far &= np.isfinite(before[:, numbers])
         self._times[:, numbers] = np.where(far, np.nan, before[:, numbers])
         places = np.flatnonzero(far.any(axis=1)).tolist()
         self._add_times(places, numbers, self._at(1.0))
@@ -398,8 +476,8 @@ class Building:
         A size at which the default configuration is wrong, or whose arrays do not fit into the GPU, is left out.
         """
         problem = self.problems[place]
-        may_run = self._valid[place] & np.isnan(self._times[place])
-        lacking = [number for number in numbers if may_run[number]]
+        may_be_fast = self._may_be_fast[place] & np.isnan(self._times[place])
+        lacking = [number for number in numbers if may_be_fast[number]]
         if not lacking or place in self._failed or perf_counter() >= until or self.stop():
             return 0
         timed: list[int] = []
@@ -433,8 +511,9 @@ class Building:
         if math.isinf(self._room_s):
             return
         room_s = max(self._at(_FIRST_UNTIL) - perf_counter(), 0.0)
-        of_size = self._cost(range(len(self.candidates))) - len(self.candidates)
-        count = max(int(room_s / sizes / self._timing_s) - of_size, _FEWEST)
+        timings = room_s / sizes / self._timing_s - _OF_SIZE * self._sources(range(len(self.candidates)))
+        timed = self._may_be_fast[[*self.spec.tuned]].mean(axis=0).cumsum()
+        count = max(int(np.searchsorted(timed, timings)), _FEWEST)
         valid = self._valid.sum(axis=0) == len(self._valid)
         general = (number for number, at in enumerate(self.candidates) if valid[number] and self._is_fallback(at))
         self._keep(sorted({*range(min(count, len(self.candidates))), *itertools.islice(general, 1)}))
@@ -463,13 +542,16 @@ class Building:
         """Return what is known of all candidates where all were timed, and of a portfolio elsewhere.
 
         Of a size without the times of all of them nothing counts, unless all sizes are like that. On a GPU a candidate
-        that fails at a size has no times at all.
+        that fails at a size has no times at all. One that is not timed because it is slow there has what is expected.
         """
-        times_s, lacking = self._times.copy(), self._valid & np.isnan(self._times)
-        times_s[:, np.isinf(times_s).any(axis=0) & (not self.replayed)] = np.nan
+        times_s, lacking = self._times.copy(), self._may_be_fast & np.isnan(self._times)
+        failed = np.isinf(times_s).any(axis=0) & (not self.replayed)
+        times_s[:, failed] = np.nan
         times_s[np.isinf(times_s)] = np.nan
-        seen_s = times_s.copy()
         timed = np.isfinite(times_s).any(axis=1)
+        behind_s = np.maximum(self._expected_s, _HOPELESS * np.fmin.reduce(times_s, axis=1, keepdims=True))
+        times_s = np.where(self._valid & ~self._may_be_fast & ~failed, behind_s, times_s)
+        seen_s = times_s.copy()
         crossed = timed & ~lacking.any(axis=1)
         crossed = crossed if crossed.any() else timed
         if not crossed.any():

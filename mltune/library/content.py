@@ -47,11 +47,6 @@ class Configuration:
     document: ConfigurationOfLibrary
     cubin: bytes
 
-    @property
-    def is_fallback(self) -> bool:
-        """Whether it is valid at every size."""
-        return not self.document.sizes_must_satisfy
-
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -124,6 +119,11 @@ def configuration_of(placed: PlacedKernel, configuration: Mapping[str, int], bui
         cubin=0,
     )
     return Configuration(document, build.cubin)
+
+
+def is_valid_at_all_sizes(placed: PlacedKernel, configuration: Mapping[str, int]) -> bool:
+    """Return whether no restriction on the sizes is left of a configuration that runs at some."""
+    return not restrictions_on(placed.kernel, known_values(placed, configuration), placed.problem.size_names)
 
 
 def tiles_at(placed: PlacedKernel, configurations: Sequence[Mapping[str, int]]) -> Floats:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import os
 import posixpath
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import cache
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from mltune.errors import BundleError, DeviceError, ExpressionError, SpaceError
@@ -224,11 +227,26 @@ class NvrtcBuilder(CompilePool):
         return self._kernel.macros(configuration) | self._problem_macros
 
 
+def build_all(
+    placed: PlacedKernel, configurations: Sequence[Mapping[str, int]], *, until: float = math.inf
+) -> list[Build | None]:
+    """Compile configurations side by side, or take them from the cache of cubins; None where one lacks at `until`.
+
+    That is a time of the clock of :func:`time.perf_counter`.
+    """
+    kernel, workers = placed.kernel, min(len(configurations), available_cores())
+    compilers = {"cache": default_cache(), "workers": workers}
+    with NvrtcBuilder(kernel, placed.runnable, placed.device.architecture, **compilers) as builder:
+        builds = [builder.submit(configuration) for configuration in configurations]
+        wait(builds, min(max(until - time.perf_counter(), 0.0), TIMEOUT_MAX))
+        return [build.result() if build.done() else None for build in builds]
+
+
 def build_one(placed: PlacedKernel, configuration: Mapping[str, int]) -> Build:
     """Compile one configuration, or take it from the cache of cubins."""
-    kernel, architecture = placed.kernel, placed.device.architecture
-    with NvrtcBuilder(kernel, placed.runnable, architecture, cache=default_cache(), workers=1) as builder:
-        return builder.submit(configuration).result()
+    (build,) = build_all(placed, [configuration])
+    assert build is not None  # noqa: S101 - there is no limit of time
+    return build
 
 
 def _source(kernel: Kernel, options: tuple[str, ...]) -> CudaSource:

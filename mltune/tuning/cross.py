@@ -15,6 +15,7 @@ import numpy as np
 from mltune.cost.features import Features
 from mltune.cost.regressors import ExtraTreesModel
 from mltune.device.facts import Device
+from mltune.device.peaks import peak_flops
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, Floats, length
 from mltune.kernel.placed import PlacedKernel
@@ -68,48 +69,61 @@ def time_configurations(
     return times
 
 
-_DRAWN, _DRAWN_AT = 600, 8  # configurations from the space of each of some sizes
+_DRAWN, _DRAWN_AT, _KEPT = 1500, 16, 36  # configurations from the space of each of some sizes, and those kept
 
 
-def expected_times(
-    kernel: Kernel,
-    device: Device,
-    runs: Sequence[tuple[RunnableProblem, Trials]],
-    problems: Sequence[RunnableProblem],
-) -> tuple[Columns, Floats]:
-    """Return a table of random configurations and their seconds at some problems, infinite where one does not run.
+class TimeModel:
+    """What configurations of a kernel are expected to take at any size, by the trials of some.
 
-    The model learns from the trials of `runs` how much faster or slower than by physics a configuration is, so it
-    knows sizes that were not tuned. The table has no compiler parameters, which have their defaults. Of a kernel
-    without the resources that physics needs, and of one without a timed trial, there are no configurations.
+    The model learns how much faster or slower than by physics a configuration is, so it knows sizes that were not
+    tuned. It knows no compiler parameters. A kernel without the resources that physics needs has none, and neither has
+    one without a timed trial.
     """
-    plain = kernel.recorded_with(())
-    cases = [PlacedKernel(plain, problem, device) for problem in problems]
-    if not Features(cases[0]).has_prior or not any(trials.timed.any() for _, trials in runs):
-        return {}, np.empty((len(problems), 0))
-    rows, speeds = list[Floats](), list[Floats]()
-    for problem, trials in runs:
-        timed = trials.take(trials.timed)
-        columns = {name: timed.parameter(name).astype(np.int64) for name in plain.all_parameters}
-        inputs, physical_s = _inputs(PlacedKernel(plain, problem, device), columns)
-        rows.append(inputs)
-        speeds.append(np.log(physical_s / timed.column("median_s")))
-    model = ExtraTreesModel(random_state=0, slope=1.0).fit(np.concatenate(rows), np.concatenate(speeds))
-    drawn = [
-        case.space.rows(case.space.sample(_DRAWN, np.random.default_rng(number)))
-        for number, case in enumerate(cases[:: max(len(cases) // _DRAWN_AT, 1)])
-    ]
-    columns = {name: np.concatenate([of_case[name] for of_case in drawn]) for name in plain.all_parameters}
-    times_s = np.full((len(cases), length(columns)), np.inf)
-    for case, of_case_s in zip(cases, times_s, strict=True):
-        valid = case.runs(columns)
-        inputs, physical_s = _inputs(case, {name: column[valid] for name, column in columns.items()})
-        of_case_s[valid] = physical_s / np.exp(model.predict(inputs)[0])
-    return columns, times_s
+
+    def __init__(self, kernel: Kernel, device: Device, runs: Sequence[tuple[RunnableProblem, Trials]]) -> None:
+        self._kernel, self._device = kernel.recorded_with(()), device
+        rows, speeds = list[Floats](), list[Floats]()
+        for problem, trials in runs:
+            timed = trials.take(trials.timed)
+            columns = {name: timed.parameter(name).astype(np.int64) for name in self._kernel.all_parameters}
+            inputs, physical_s = _inputs(self._placed(problem), columns)
+            rows.append(inputs)
+            speeds.append(np.log(physical_s / timed.column("median_s")))
+        self._model = ExtraTreesModel(random_state=0, slope=1.0).fit(np.concatenate(rows), np.concatenate(speeds))
+
+    def times_s(self, problems: Sequence[RunnableProblem], columns: Columns) -> Floats:
+        """Return seconds, of shape (n_problems, n_configurations), infinite where a configuration does not run."""
+        times_s = np.full((len(problems), length(columns)), np.inf)
+        for problem, of_problem_s in zip(problems, times_s, strict=True):
+            placed = self._placed(problem)
+            runs = placed.runs(columns)
+            inputs, physical_s = _inputs(placed, {name: columns[name][runs] for name in self._kernel.all_parameters})
+            of_problem_s[runs] = physical_s / np.exp(self._model.predict(inputs)[0])
+        return times_s
+
+    def proposals(self, problems: Sequence[RunnableProblem]) -> Columns:
+        """Return random configurations that are expected to be among the fastest at some of the problems."""
+        kept = []
+        for number, problem in enumerate(problems[:: max(len(problems) // _DRAWN_AT, 1)]):
+            space = self._placed(problem).space
+            drawn = space.rows(space.sample(_DRAWN, np.random.default_rng(number)))
+            fastest = np.argsort(self.times_s([problem], drawn)[0])[:_KEPT]
+            kept.append({name: column[fastest] for name, column in drawn.items()})
+        return {name: np.concatenate([columns[name] for columns in kept]) for name in self._kernel.all_parameters}
+
+    def _placed(self, problem: RunnableProblem) -> PlacedKernel:
+        return PlacedKernel(self._kernel, problem, self._device)
+
+
+def model_of_tunes(kernel: Kernel, device: Device, runs: Sequence[tuple[RunnableProblem, Trials]]) -> TimeModel | None:
+    """Return the model of a kernel's tunes; None where physics knows too little of it, and without a timed trial."""
+    has_prior = Features(PlacedKernel(kernel.recorded_with(()), runs[0][0], device)).has_prior
+    return TimeModel(kernel, device, runs) if has_prior and any(trials.timed.any() for _, trials in runs) else None
 
 
 def _inputs(placed: PlacedKernel, columns: Columns) -> tuple[Floats, Floats]:
     """Return the features before compiling with the logarithm of the seconds by physics, and these seconds."""
-    features = Features(placed)
-    physical_s = features.physical_s(columns)
-    return np.column_stack([features.before(columns), np.log(physical_s)]), physical_s
+    inputs = Features(placed).before(columns)
+    share = np.exp(inputs[:, -1])  # of the peak: the last feature is its logarithm
+    physical_s = placed.problem.flops / (peak_flops(placed.device, placed.problem.arithmetic) * share)
+    return np.column_stack([inputs, np.log(physical_s)]), physical_s

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from imaginary_gpu import ImaginaryBuilder, built, imaginary_runner
 
@@ -217,7 +218,7 @@ def test_the_portfolio_has_time_at_most_sizes(build, clock, each_s, size_s):
     report = build(MANY, trials=None, time="100s", tuned=10, most=2)["report"]
     assert clock.now <= 100 + size_s + each_s
     begun = build.plans[0].budget
-    assert 100 - begun == pytest.approx(min(50.0, 90 * 60 * 0.006))
+    assert 100 - begun == pytest.approx(min(50.0, 90 * 80 * 0.006))
     timed = [one["size"][0] for one in report["sizes"]]
     cross_s = 0.6 * (100 - begun)
     is_enough = 8 * (size_s + 40 * each_s) + len(MANY) * (size_s + 2 * each_s) < cross_s
@@ -235,7 +236,8 @@ def test_often_used_sizes_are_timed_earlier(build, clock):
     assert order[:20] != sorted(order[:20])
 
 
-def test_all_candidates_are_timed_at_the_tuned_sizes_and_a_shortlist_elsewhere(build, clock):
+def test_all_candidates_are_timed_at_the_tuned_sizes_and_a_shortlist_elsewhere(build, clock, monkeypatch):
+    monkeypatch.setattr(building, "_SHORTLIST", 4)
     clock.each_s = 0.01
     report = build(MANY[::5], trials=None, time="300s", tuned=12, most=1)["report"]
     counts = Counter(size for size, *_ in clock.timed)
@@ -244,6 +246,55 @@ def test_all_candidates_are_timed_at_the_tuned_sizes_and_a_shortlist_elsewhere(b
     assert sorted(counts.values())[-13:-11] == [4, max(counts.values())]
     assert max(counts.values()) > 4
     assert report["not_timed"] == []
+
+
+class Foresight:
+    """The seconds of an imaginary GPU, but for one candidate, which it takes for slow above a size."""
+
+    def __init__(self, *_):
+        pass
+
+    def proposals(self, problems):
+        return {"TILE": np.array([32, 64]), "VEC": np.array([4, 4])}
+
+    def times_s(self, problems, columns):
+        clock, tiles = Clock(), columns["TILE"].tolist()
+        expected = [[clock.time_s(problem, {"TILE": tile}) for tile in tiles] for problem in problems]
+        return np.array(expected) * np.where(
+            columns["TILE"] == 64, [[1 + (problem.m > 1000)] for problem in problems], 1
+        )
+
+
+def test_a_candidate_is_not_timed_where_it_is_expected_to_be_far_behind(build, clock, monkeypatch):
+    """Of tiles in powers of two the next but one takes 1.5 to 3 times as long."""
+    monkeypatch.setattr(library_module, "model_of_tunes", Foresight)
+    clock.each_s = 0.001
+    report = build(MANY[::4], trials=None, time="300s", tuned=12)["report"]
+    assert report["not_timed"] == []
+    timed, tiles = {(size, tile) for size, tile, *_ in clock.timed}, (16, 32, 64, 128)
+    problems = [task.problem for task in build.plans[0].tasks]
+    expected_s = Foresight().times_s(problems, {"TILE": np.array(tiles)})
+    assert (expected_s[:, 2] > 2 * expected_s[:, 3]).sum() == 5, "64 seems slow at large sizes"
+    for problem, of_size_s in zip(problems, expected_s, strict=True):
+        near = [tile for tile, time_s in zip(tiles, of_size_s, strict=True) if time_s <= 1.4 * of_size_s.min()]
+        assert [tile for tile in tiles if (problem.m, tile) in timed] == near
+    assert report["dispatched"]["least"] > 0.8
+
+
+def test_what_is_not_built_in_time_is_no_candidate(build, clock, monkeypatch):
+    def build_all(placed, configurations, *, until=math.inf):
+        limits.append(until)
+        made = [Build(TrialState.OK, cubin=b"code", entry="gemm"), None, Build(TrialState.COMPILE_ERROR, "no")]
+        numbers = (0 if math.isinf(until) else (one["TILE"] == 16) + 2 * (one["TILE"] == 32) for one in configurations)
+        return [made[number] for number in numbers]
+
+    limits = []
+    monkeypatch.setattr(build_module, "build_all", build_all)
+    clock.each_s = 0.001
+    build(MANY[::4], trials=None, time="100s", tuned=6)
+    assert {tile for _, tile, *_ in clock.timed} == {64, 128}
+    (limit_s,) = filter(math.isfinite, limits)
+    assert build.plans[0].budget < limit_s < 100
 
 
 def test_what_is_valid_at_few_sizes_is_timed_at_those(build, clock):
@@ -346,10 +397,10 @@ def test_as_many_sizes_are_tuned_as_compiling_leaves_time_for(build, clock, monk
     assert len(plan.tasks) == 9
     assert plan.devices == ("cuda:0", "cuda:0"), "two sizes at once, with four compile processes each"
     assert not plan.produce, "nothing but times is needed of the tunes, and so no finals"
-    assert plan.budget == pytest.approx(40 - 0.36 * 10)
+    assert plan.budget == pytest.approx(40 - 0.48 * 10)
     shutil.rmtree(tmp_path / "run")
     plan = built_at(0.5, "slow")
-    assert len(plan.tasks) == 8, "36 s for tunes of 2.5 s and three batches, two at once"
+    assert len(plan.tasks) == 8, "35 s for tunes of 2.5 s and three batches, two at once"
     assert all(8.4 < task.minimum < 8.6 for task in plan.tasks)
     monkeypatch.setattr(spec_module, "representatives", lambda *_: (1, 2))
     assert [task.slug for task in built_at(0.0, "again").tasks] == [task.slug for task in plan.tasks], "it goes on"

@@ -12,7 +12,7 @@ from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem, parse_problem
 from mltune.records.trial import Candidate, Measurement, TrialState
 from mltune.records.trials import Trials
-from mltune.tuning.cross import expected_times
+from mltune.tuning.cross import TimeModel, model_of_tunes
 
 KERNEL = load_kernel("gemm_simt")
 TUNED = [parse_problem("sgemm", trans="NT", m=size, n=size, k=512) for size in (512, 2048)]
@@ -42,9 +42,14 @@ def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
 
     runs = [(problem, trials_of(problem, factor)) for problem in TUNED]
     runs.append((TUNED[0], trials_of(TUNED[0], lambda _: None, 10)))
-    columns, times_s = expected_times(kernel, H200, runs, OTHERS)
-    slow = columns["BLK_M"] == 64
-    assert times_s.shape == (len(OTHERS), len(slow))
+    model = model_of_tunes(kernel, H200, runs)
+    assert isinstance(model, TimeModel)
+    columns = model.proposals(OTHERS)
+    assert (columns["BLK_M"] == 64).mean() < 0.02, "what is slow is not proposed"
+    space = PlacedKernel(KERNEL.recorded_with(()), OTHERS[0], H200).space
+    columns = space.rows(space.sample(1000, np.random.default_rng(2)))
+    times_s, slow = model.times_s(OTHERS, columns), columns["BLK_M"] == 64
+    assert times_s.shape == (len(OTHERS), 1000)
     for problem, of_problem_s in zip(OTHERS, times_s, strict=True):
         placed = PlacedKernel(KERNEL, problem, H200)
         runs_there = placed.runs(columns)
@@ -60,6 +65,4 @@ def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
 
 def test_without_a_timed_trial_nothing_is_expected():
     runs = [(problem, trials_of(problem, lambda _: None, 10)) for problem in TUNED]
-    columns, times_s = expected_times(KERNEL, H200, runs, OTHERS)
-    assert columns == {}
-    assert times_s.shape == (len(OTHERS), 0)
+    assert model_of_tunes(KERNEL, H200, runs) is None
