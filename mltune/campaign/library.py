@@ -37,7 +37,7 @@ from mltune.resolve.problems import contenders, kernels_for, named_kernel, shape
 from mltune.resolve.request import GPU_TIME_S, parse_duration
 from mltune.resolve.resolve import plan_of
 from mltune.results.reader import read_run
-from mltune.tuning.cross import model_of_tunes, time_configurations
+from mltune.tuning.cross import model_of_times, time_configurations
 
 _CROSS_SHARE = 0.5
 """Largest share of the time for the timing of candidates."""
@@ -84,7 +84,7 @@ class PlannedLibrary:
                 tunes,
                 time,
                 builds.build_all,
-                model_of_tunes,
+                model_of_times,
                 campaign.directory,
                 left_s=left_s,
                 replayed=placed.replayed,

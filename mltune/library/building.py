@@ -36,7 +36,7 @@ from mltune.library.content import (
 )
 from mltune.library.dispatcher import expected
 from mltune.library.measured import Chosen, Measured, choose
-from mltune.library.portfolio import MOST, MOST_THAT_PAY, choose_portfolio, shares
+from mltune.library.portfolio import MOST_THAT_PAY, choose_portfolio, shares
 from mltune.library.spec import Spec, representatives
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
@@ -52,13 +52,11 @@ FEW, MANY = 3, 5
 _CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
 _MOST_LAUNCHES = 16
-_SHORTLIST = 8  # times the most configurations of the library
-
-# A size costs as much as 20 timings for each kernel, for operands, reference and opponent, and one for each candidate.
+# A size costs as much as 10 timings for each kernel, for operands, reference and opponent, and one for each candidate.
 # What a timing takes is measured; until then, and for the plan, 6 ms, with 60 candidates at a size: an H200 had 7 ms.
-# The time is shared out by what the dispatcher needs: the portfolio at every size. The shortlist makes room for that,
-# but it has at least a third of what the first times leave.
-_OF_SIZE, _AT_SIZE, _EACH_S = 20, 60, 6e-3
+# The time is shared out by what the dispatcher needs: the portfolio at every size. What is promising at each size makes
+# room for that, but it has at least a third of what the first times leave.
+_OF_SIZE, _AT_SIZE, _EACH_S = 10, 70, 6e-3
 _BUILT_UNTIL, _FIRST_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.3, 0.5, 1 / 3, 0.95
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
@@ -68,8 +66,9 @@ _FAR = 2.5  # times longer than expected from other sizes
 _FORESEEN_AT, _FORESEEN = 160, 2  # sizes for which a model of the tunes proposes candidates, and how many for each
 
 # A candidate is not timed where the model expects it to take so many times what the best one is expected to take. With
-# 605 configurations of gemm_wgmma at 134 shapes a quarter remained, with .999 of the best, on the mean.
-_HOPELESS = 1.4
+# 605 configurations of gemm_wgmma at 134 shapes a fifth remained, with .999 of the best, on the mean. Where the model
+# knew other sizes only, the best one of 16 had .999, of 8 .994 and of one .973 of the best of some hundred.
+_HOPELESS, _PROMISING, _PROMISING_BY_WAVES = 1.3, 16, 40
 
 
 def crossing_s(sizes: int, kernels: int) -> float:
@@ -145,7 +144,8 @@ class Building:
     kernel, a problem, configurations and `until`, a time of the clock of perf_counter, and returns seconds: None
     where one fails, fewer where the time is over; several threads call it. `build` takes a placed kernel,
     configurations and `until`, and returns their builds, None where the time is over. `foresee` takes a kernel, a
-    device and problems with their trials, and returns a :class:`Foresight`, or None where nothing can be expected. A
+    device, and problems with configurations and their seconds, and returns a :class:`Foresight`, or None where nothing
+    can be expected. A
     building that was interrupted in `directory` goes on. `left_s` are seconds for
     timing and choosing, those of an interrupted building included. In replay times that are not on record are no
     failures. `stop` is asked after each size. Candidates are timed at `at_once` sizes at the same time: the GPU
@@ -176,8 +176,7 @@ class Building:
         self._is_fallback = cache(
             lambda candidate: is_valid_at_all_sizes(self._placed(candidate), candidate.configuration)
         )
-        kernels = {} if self.replayed else {tune.kernel.label: tune.kernel for tune in self.tunes}
-        self._foresights = {label: self._foresight(kernel) for label, kernel in kernels.items()}
+        self._foresights = self._foresee()
         self.candidates = self._found()
         self._tiles = self._tiles_of(self.candidates)
         self._expected_s = self._expectations()
@@ -233,24 +232,29 @@ class Building:
     def measured(self) -> Measured:
         """Time the candidates and return what is known.
 
-        As many as the time allows are timed at the tuned sizes; a shortlist at the other ones and at further
-        sizes; and the portfolio at the others.
+        As many as the time allows are timed at the tuned sizes; at each size those that are expected to be the fastest
+        there; and the portfolio at all sizes.
         """
         settings, places = self.spec.library, self._order()
         try:
             self._build_ahead()
             self._add_first_times()
-            self._keep(sorted(self._shortlist(self._table())))
-            shortlist = range(len(self.candidates))
-            self._add_times(places, shortlist, self._crossed_until())
-            self._time_again(shortlist)
-            decides = self._table()
-            portfolio = decides.portfolio(most=settings.most, floor=settings.floor)
-            self._add_times(places, portfolio, self._at(_CHOSEN_UNTIL))
-            self._time_again(portfolio)
+            self._foresights = self._foresee(timed=True)
+            self._expected_s = self._expectations()
+            few = _PROMISING if any(self._foresights.values()) else _PROMISING_BY_WAVES
+            promising = np.argsort(np.argsort(-self._table().speed(), axis=1), axis=1) < few
+            self._add_times(places, promising, self._crossed_until())
+            self._time_again(promising)
+            decides = self._table(promising)
+            portfolio = np.isin(
+                np.arange(len(self.candidates)), decides.portfolio(most=settings.most, floor=settings.floor)
+            )
+            in_portfolio = np.broadcast_to(portfolio, promising.shape)
+            self._add_times(places, in_portfolio, self._at(_CHOSEN_UNTIL))
+            self._time_again(in_portfolio)
         finally:
             self._save()
-        return replace(self._table(portfolio), crossed=decides.crossed, seen_s=decides.seen_s)
+        return replace(self._table(promising, portfolio), crossed=decides.crossed, seen_s=decides.seen_s)
 
     def _order(self) -> list[int]:
         """Return the places of the sizes: the tuned ones first, and else by chance, often used ones rather earlier.
@@ -280,17 +284,14 @@ class Building:
         return len({self.candidates[number].source for number in numbers})
 
     def _crossed_until(self) -> float:
-        """Return when the shortlist has had its time, so that the portfolio can be timed at all other sizes."""
+        """Return when what is promising has had its time, so that the portfolio can be timed at all sizes."""
         if math.isinf(self._room_s):
             return math.inf
-        timed = float(self._may_be_fast.sum(axis=1).mean())
-        whole = _OF_SIZE * self._sources(range(len(self.candidates))) + timed
-        most = self.spec.library.most or MOST_THAT_PAY
-        without = timed * (1 - most / len(self.candidates))  # timings that a size saves
-        now, places = perf_counter(), (self._may_be_fast & np.isnan(self._times)).any(axis=1).sum()
+        sources, most = self._sources(range(len(self.candidates))), self.spec.library.most or MOST_THAT_PAY[-1]
+        of_portfolio = len(self.problems) * (_OF_SIZE * sources + most * float(self._may_be_fast.mean()))
+        now = perf_counter()
         timings = (self._at(_CHOSEN_UNTIL) - now) / self._timing_s
-        crossed = (timings - places * (whole - without)) * whole / without if without > 0 else timings
-        return now + self._timing_s * max(min(crossed, timings), _CROSSED_SHARE * timings)
+        return now + self._timing_s * max(timings - of_portfolio, _CROSSED_SHARE * timings)
 
     def _build_ahead(self) -> None:
         """Build the candidates on all cores, in the order of promise, and go on with those that are built in time.
@@ -307,7 +308,7 @@ class Building:
         tuned = self.spec.tuned
         for begin in range(0, len(tuned), self.at_once):
             self._keep_affordable(len(tuned) - begin)
-            self._add_times(tuned[begin : begin + self.at_once], range(len(self.candidates)), self._at(_FIRST_UNTIL))
+            self._add_times(tuned[begin : begin + self.at_once], self._valid, self._at(_FIRST_UNTIL))
 
     def _found(self) -> list[LibraryCandidate]:
         """Return the candidates, the most promising first.
@@ -344,9 +345,21 @@ class Building:
                 chosen.setdefault(candidate.key, by_key.get(candidate.key, candidate)).found_at.add(at)
         return [*chosen.values()]
 
-    def _foresight(self, kernel: Kernel) -> Foresight | None:
-        runs = [(tune.problem, tune.run.records) for tune in self.tunes if tune.kernel.label == kernel.label]
-        return self.foresee(kernel, self.device, runs)
+    def _foresee(self, *, timed: bool = False) -> dict[str, Foresight | None]:
+        """Return models of the tunes by kernel, also of the candidates' times if these are known."""
+        known: dict[str, list[tuple[RunnableProblem, Columns, Floats]]] = {}
+        for problem, kernel, run in () if self.replayed else self.tunes:
+            trials, names = run.records.take(run.records.timed), kernel.recorded_with(()).all_parameters
+            columns = {name: trials.parameter(name).astype(np.int64) for name in names}
+            known.setdefault(kernel.label, []).append((problem, columns, trials.column("median_s")))
+        for place, problem in enumerate(self.problems) if timed else ():
+            at = np.flatnonzero(np.isfinite(self._times[place])).tolist()
+            for label, times in known.items():
+                if numbers := [number for number in at if self.candidates[number].kernel.label == label]:
+                    times.append((problem, self._columns(numbers), self._times[place, numbers]))
+        kernels = {tune.kernel.label: tune.kernel for tune in self.tunes}
+        useful = {label: [entry for entry in times if len(entry[2])] for label, times in known.items()}
+        return {label: self.foresee(kernels[label], self.device, times) for label, times in useful.items()}
 
     def _foreseen(self, kernel: Kernel) -> list[LibraryCandidate]:
         """Return a portfolio by a model of a kernel's tunes, and then those expected to be the fastest at each size."""
@@ -358,7 +371,7 @@ class Building:
         columns = foresight.proposals(problems)
         times_s = foresight.times_s(problems, columns)
         chosen = choose_portfolio(
-            shares(times_s), weights, np.zeros(times_s.shape[1], dtype=np.bool_), most=MOST_THAT_PAY
+            shares(times_s), weights, np.zeros(times_s.shape[1], dtype=np.bool_), most=MOST_THAT_PAY[-1]
         )
         chosen += np.argsort(times_s, axis=1)[:, :_FORESEEN].T.ravel().tolist()
         distinct = dict.fromkeys(chosen)
@@ -370,10 +383,12 @@ class Building:
         for label, foresight in self._foresights.items():
             numbers = [number for number, candidate in enumerate(self.candidates) if candidate.kernel.label == label]
             if foresight is not None and numbers:
-                configurations = [self.candidates[number].configuration for number in numbers]
-                columns = {name: np.array([values[name] for values in configurations]) for name in configurations[0]}
-                expected_s[:, numbers] = foresight.times_s(self.problems, columns)
+                expected_s[:, numbers] = foresight.times_s(self.problems, self._columns(numbers))
         return expected_s
+
+    def _columns(self, numbers: Sequence[int]) -> Columns:
+        configurations = [self.candidates[number].configuration for number in numbers]
+        return {name: np.array([values[name] for values in configurations]) for name in configurations[0]}
 
     def _ranked(self, place: int) -> list[LibraryCandidate]:
         """Return the configurations that ran at a tuned size, the fastest first."""
@@ -442,12 +457,12 @@ class Building:
                 tiles[place, columns] = tiles_at(placed.at(problem), configurations)
         return tiles
 
-    def _add_times(self, places: Sequence[int], numbers: Sequence[int], until: float) -> None:
-        """Time candidates at sizes where they have no times, before a time of the clock."""
+    def _add_times(self, places: Sequence[int], wanted: NDArray[np.bool_], until: float) -> None:
+        """Time the wanted candidates, (n_sizes, n_candidates), where they have no times, before a time of the clock."""
         begun = perf_counter()
         until = until if self._rates else max(until, begun + _LEAST_S)
         with ThreadPoolExecutor(self.at_once) as threads:
-            costs = [*threads.map(lambda place: self._add_times_at(place, numbers, until), places)]
+            costs = [*threads.map(lambda place: self._add_times_at(place, wanted[place], until), places)]
         if any(costs):
             self._rates.append((sum(costs), perf_counter() - begun))
         if self.stop():
@@ -455,29 +470,26 @@ class Building:
                 f"the times of candidates are incomplete: the same command with --run {self.directory} goes on."
             )
 
-    def _time_again(self, numbers: Sequence[int]) -> None:
+    def _time_again(self, wanted: NDArray[np.bool_]) -> None:
         """Time candidates again that were far slower than elsewhere: another process may have had the GPU."""
-        before, table = self._times.copy(), self._table(numbers)
-        times_s, tiles = table.times_s[:, numbers], table.tiles[:, numbers]
-        far = times_s > _FAR * expected((table.sizes, times_s, tiles), table.sizes, tiles, table.processors)
-        far &= np.isfinite(before[:, numbers])
-        self._times[:, numbers] = np.where(far, np.nan, before[:, numbers])
-        places = np.flatnonzero(far.any(axis=1)).tolist()
-        self._add_times(places, numbers, self._at(1.0))
+        before, table = self._times.copy(), self._table()
+        times_s = np.where(np.isfinite(before), before, np.nan)
+        of_waves_s = expected((table.sizes, times_s, table.tiles), table.sizes, table.tiles, table.processors)
+        far = wanted & (times_s > _FAR * of_waves_s)
+        self._times[far] = np.nan
+        self._add_times(np.flatnonzero(far.any(axis=1)).tolist(), far, self._at(1.0))
         self._times = np.fmin(before, self._times)
-        for place in places:
-            kept = [number for number in numbers if np.isfinite(self._times[place, number])]
-            known_s = {self.candidates[number].key: float(self._times[place, number]) for number in kept}
-            self._known.times[self.problems[place].label].update(known_s)
+        for place, number in np.argwhere(far):
+            times = self._known.times[self.problems[place].label]
+            times[self.candidates[number].key] = float(self._times[place, number])
 
-    def _add_times_at(self, place: int, numbers: Sequence[int], until: float) -> int:
+    def _add_times_at(self, place: int, wanted: NDArray[np.bool_], until: float) -> int:
         """Time candidates at a size where they have no times; return what that costs, in timings.
 
         A size at which the default configuration is wrong, or whose arrays do not fit into the GPU, is left out.
         """
         problem = self.problems[place]
-        may_be_fast = self._may_be_fast[place] & np.isnan(self._times[place])
-        lacking = [number for number in numbers if may_be_fast[number]]
+        lacking = np.flatnonzero(wanted & self._may_be_fast[place] & np.isnan(self._times[place])).tolist()
         if not lacking or place in self._failed or perf_counter() >= until or self.stop():
             return 0
         timed: list[int] = []
@@ -523,46 +535,35 @@ class Building:
         self._known.seconds = self._before_s + self._saved - self._begun
         write_file_atomically(self.directory / CROSS, self._known.model_dump_json().encode(), inside=self.directory)
 
-    def _shortlist(self, measured: Measured) -> list[int]:
-        """Return the best portfolio, the best of what is left, and so on, as long as there is room."""
-        settings, speed = self.spec.library, measured.speed()
-        shortlist, length = list[int](), min(_SHORTLIST * (settings.most or MOST), speed.shape[1])
-        while len(shortlist) < length:
-            rest = np.setdiff1d(np.arange(speed.shape[1]), shortlist)
-            fallback = measured.is_fallback[rest]
-            best = choose_portfolio(
-                speed[:, rest], measured.weights, fallback, most=length - len(shortlist), floor=settings.floor
-            )
-            if not best:
-                break
-            shortlist += rest[best].tolist()
-        return shortlist
-
-    def _table(self, portfolio: Sequence[int] = ()) -> Measured:
-        """Return what is known of all candidates where all were timed, and of a portfolio elsewhere.
+    def _table(self, wanted: Any = True, portfolio: Any = False) -> Measured:
+        """Return what is known of all candidates where the wanted ones were timed, and of a portfolio elsewhere.
 
         Of a size without the times of all of them nothing counts, unless all sizes are like that. On a GPU a candidate
-        that fails at a size has no times at all. One that is not timed because it is slow there has what is expected.
+        that fails at a size has no times at all. One that is not timed has what is expected, as seen from those that
+        are timed at that size, but is never the fastest.
         """
         times_s, lacking = self._times.copy(), self._may_be_fast & np.isnan(self._times)
         failed = np.isinf(times_s).any(axis=0) & (not self.replayed)
         times_s[:, failed] = np.nan
         times_s[np.isinf(times_s)] = np.nan
         timed = np.isfinite(times_s).any(axis=1)
-        behind_s = np.maximum(self._expected_s, _HOPELESS * np.fmin.reduce(times_s, axis=1, keepdims=True))
-        times_s = np.where(self._valid & ~self._may_be_fast & ~failed, behind_s, times_s)
-        seen_s = times_s.copy()
-        crossed = timed & ~lacking.any(axis=1)
+        crossed = timed & ~(lacking & wanted).any(axis=1)
         crossed = crossed if crossed.any() else timed
         if not crossed.any():
             reasons = "".join(f" {error}" for error in [*self._failed.values()][:1])
             raise RunError(f"no candidate of the library could be timed at any size.{reasons}")
-        counts = np.repeat(crossed[:, None], len(self.candidates), axis=1)
-        counts[np.ix_(~lacking[:, [*portfolio]].any(axis=1), [*portfolio])] = True
+        ratios = np.ma.masked_invalid(times_s / self._expected_s)
+        longer = np.ma.median(ratios, axis=1, keepdims=True).filled(1.0)  # type: ignore[no-untyped-call]
+        best_s = np.fmin.reduce(times_s, axis=1, keepdims=True)
+        expected_s = np.fmax(longer * self._expected_s, best_s)
+        seen_s = np.where(
+            self._valid & np.isnan(times_s) & ~failed & np.isfinite(self._expected_s), expected_s, times_s
+        )
+        counts = crossed[:, None] | (portfolio & ~(lacking & portfolio).any(axis=1, keepdims=True))
         columns = zip(self.candidates, self._valid.T, strict=True)
         return Measured(
             np.array([list(size.values()) for size in self.spec.sizes], dtype=np.int64),
-            np.where(counts, times_s, np.nan),
+            np.where(counts & timed[:, None], seen_s, np.nan),
             np.array(self.spec.weights),
             np.array([valid.all() and self._is_fallback(candidate) for candidate, valid in columns]),
             tuple(frozenset(candidate.found_at) for candidate in self.candidates),

@@ -46,6 +46,7 @@ class Verification:
     def __init__(self, cases: Sequence[VerificationCase], baseline: Baseline | None = None) -> None:
         import cupy
 
+        self._of = () if baseline or any(case.is_timed for case in cases) else (*cases,)
         self._cases = [DeviceCase(case) for case in cases]
         self._verify = pickle.loads(baseline.verify) if baseline and baseline.verify else None  # noqa: S301 - caller's
         for number, case in enumerate(self._cases):
@@ -63,6 +64,10 @@ class Verification:
         self._results = cupy.empty((len(self._outputs), 4), dtype=cupy.uint64)
         self._no_results = cupy.asarray(np.array([[0, 0, 2**64 - 1, 0]] * len(self._outputs), dtype=np.uint64))
         self._read()  # loads the kernels
+
+    def is_of(self, cases: Sequence[VerificationCase]) -> bool:
+        """Return whether it has these cases, of which none is timed, without a baseline."""
+        return bool(self._of) and self._of == (*cases,)
 
     @property
     def timed(self) -> DeviceCase | None:

@@ -32,7 +32,7 @@ from mltune.problem.problem import LargeProblem, Operands, RunnableProblem
 from mltune.records.trial import Measurement, TrialState
 
 _SEED = 267
-_HOST_OPERANDS_BYTES = 2**26  # larger operands are made on the GPU
+_HOST_OPERANDS_BYTES = 2**24  # larger operands are made on the GPU
 _MOST_VERIFICATIONS = 8
 _UNWRITTEN = 0xFF  # the byte that outputs are filled with: of any type of real number it makes NaN
 
@@ -50,10 +50,11 @@ def make_worker(device_index: int) -> Callable[[Request], Answer]:
     def serve(request: Request) -> Answer:
         nonlocal worker
         if isinstance(request, messages.Begin):
+            verification = getattr(worker, "verification", None)
             worker = None
             try:
                 _free_memory()  # that of the last problem
-                worker = Worker(device_index, request.problem)
+                worker = Worker(device_index, request.problem, verification)
             except DeviceError as error:
                 return Answer(None, lost=str(error), permanent=True)
             except (CudaError, MemoryError, RuntimeError) as error:
@@ -67,11 +68,12 @@ def make_worker(device_index: int) -> Callable[[Request], Answer]:
 class Worker:
     """The state of a problem on a GPU: operands, verification and stopwatch, made once.
 
+    The `verification` of the problem before is used again where its cases are the same, as for products of other sizes.
     Without such a GPU, or with too little memory, it raises a DeviceError; where the GPU cannot be used now, a
     MemoryError or RuntimeError.
     """
 
-    def __init__(self, device_index: int, problem: RunnableProblem) -> None:
+    def __init__(self, device_index: int, problem: RunnableProblem, verification: Verification | None = None) -> None:
         device = query_device(device_index)
         import cupy
 
@@ -86,6 +88,7 @@ class Worker:
         self._constants: Sequence[tuple[str, int, int]] = ()
         self._baseline: Baseline | None = None
         self._default: tuple[LoadedKernel, Launch] | None = None
+        self._before = verification
         if not problem.needs_baseline:
             self._make_operands()
 
@@ -95,8 +98,11 @@ class Worker:
         cases = problem.verification_cases()
         on_host = None if any(case.is_timed for case in cases) else _on_host(problem)
         with turn(self._device_index), _must_fit(self._gpu_name, problem):
-            self._verification = Verification(cases, self._baseline)
-            timed = self._verification.timed
+            if self._before is not None and self._baseline is None and self._before.is_of(cases):
+                self.verification = self._before
+            else:
+                self.verification = Verification(cases, self._baseline)
+            timed = self.verification.timed
             if timed is not None:
                 self._constants = timed.constants
                 initial = {array.name: array.initial for array in timed.written if array.initial is not None}
@@ -115,7 +121,7 @@ class Worker:
         self._arguments = problem_arguments(self.problem, self._addresses)
         inputs = [(buffer.name, operands[buffer.name]) for buffer in self.problem.buffers if buffer.role == "in"]
         copies = [(f"the initial {name}", copy) for name, copy in initial.items()]
-        checked = {array.data.ptr: (name, array) for name, array in [*inputs, *copies, *self._verification.buffers()]}
+        checked = {array.data.ptr: (name, array) for name, array in [*inputs, *copies, *self.verification.buffers()]}
         self._checksums = OperandChecksums(checked.values())
 
     def serve(self, request: Request) -> Answer:
@@ -160,14 +166,14 @@ class Worker:
         kernel = LoadedKernel(baseline.cubin, baseline.entry)
         self._default = kernel, baseline.launches[-1]
         with turn(self._device_index):
-            verified = self._verification.check(kernel, baseline.launches)
+            verified = self.verification.check(kernel, baseline.launches)
         return replace(verified, verify_s=time.perf_counter() - started)
 
     def _measure(self, request: messages.Measure) -> Measurement:
         """Verify a build, then time it."""
         started = time.perf_counter()
         with LoadedKernel(request.cubin, request.entry) as kernel:
-            measured = verified = self._verification.check(kernel, request.verified)
+            measured = verified = self.verification.check(kernel, request.verified)
             verify_s = time.perf_counter() - started
             if verified.state is TrialState.OK:
                 measured = self._time(self._bind(kernel, request.timed), request.rule, request.best_s)

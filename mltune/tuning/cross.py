@@ -23,7 +23,6 @@ from mltune.kernel.space import TableSpace, find
 from mltune.problem.problem import Problem, RunnableProblem
 from mltune.process.child import ChildPool
 from mltune.records.trial import TrialState
-from mltune.records.trials import Trials
 from mltune.resolve.device import Target
 from mltune.resolve.request import TuneRequest
 from mltune.tuning.session import open_session
@@ -72,32 +71,32 @@ def time_configurations(
 _DRAWN, _DRAWN_AT, _KEPT = 1500, 16, 36  # configurations from the space of each of some sizes, and those kept
 
 
+Timed = tuple[RunnableProblem, Columns, Floats]
+"""A problem, a table of configurations that were timed on it, and their seconds."""
+
+
 class TimeModel:
-    """What configurations of a kernel are expected to take at any size, by the trials of some.
+    """What configurations of a kernel are expected to take at any size, by their seconds at some.
 
     The model learns how much faster or slower than by physics a configuration is, so it knows sizes that were not
-    tuned. It knows no compiler parameters. A kernel without the resources that physics needs has none, and neither has
-    one without a timed trial.
+    timed. It knows no compiler parameters.
     """
 
-    def __init__(self, kernel: Kernel, device: Device, runs: Sequence[tuple[RunnableProblem, Trials]]) -> None:
+    def __init__(self, kernel: Kernel, device: Device, timed: Sequence[Timed]) -> None:
         self._kernel, self._device = kernel.recorded_with(()), device
         rows, speeds = list[Floats](), list[Floats]()
-        for problem, trials in runs:
-            timed = trials.take(trials.timed)
-            columns = {name: timed.parameter(name).astype(np.int64) for name in self._kernel.all_parameters}
-            inputs, physical_s = _inputs(self._placed(problem), columns)
+        for problem, columns, times_s in timed:
+            inputs, physical_s = self._inputs(problem, columns)
             rows.append(inputs)
-            speeds.append(np.log(physical_s / timed.column("median_s")))
+            speeds.append(np.log(physical_s / times_s))
         self._model = ExtraTreesModel(random_state=0, slope=1.0).fit(np.concatenate(rows), np.concatenate(speeds))
 
     def times_s(self, problems: Sequence[RunnableProblem], columns: Columns) -> Floats:
         """Return seconds, of shape (n_problems, n_configurations), infinite where a configuration does not run."""
         times_s = np.full((len(problems), length(columns)), np.inf)
         for problem, of_problem_s in zip(problems, times_s, strict=True):
-            placed = self._placed(problem)
-            runs = placed.runs(columns)
-            inputs, physical_s = _inputs(placed, {name: columns[name][runs] for name in self._kernel.all_parameters})
+            runs = self._placed(problem).runs(columns)
+            inputs, physical_s = self._inputs(problem, {name: column[runs] for name, column in columns.items()})
             of_problem_s[runs] = physical_s / np.exp(self._model.predict(inputs)[0])
         return times_s
 
@@ -111,19 +110,19 @@ class TimeModel:
             kept.append({name: column[fastest] for name, column in drawn.items()})
         return {name: np.concatenate([columns[name] for columns in kept]) for name in self._kernel.all_parameters}
 
+    def _inputs(self, problem: RunnableProblem, columns: Columns) -> tuple[Floats, Floats]:
+        """Return the features before compiling with the logarithm of the seconds by physics, and these seconds."""
+        inputs = Features(self._placed(problem)).before({name: columns[name] for name in self._kernel.all_parameters})
+        share = np.exp(inputs[:, -1])  # of the peak: the last feature is its logarithm
+        physical_s = problem.flops / (peak_flops(self._device, problem.arithmetic) * share)
+        return np.column_stack([inputs, np.log(physical_s)]), physical_s
+
     def _placed(self, problem: RunnableProblem) -> PlacedKernel:
         return PlacedKernel(self._kernel, problem, self._device)
 
 
-def model_of_tunes(kernel: Kernel, device: Device, runs: Sequence[tuple[RunnableProblem, Trials]]) -> TimeModel | None:
-    """Return the model of a kernel's tunes; None where physics knows too little of it, and without a timed trial."""
-    has_prior = Features(PlacedKernel(kernel.recorded_with(()), runs[0][0], device)).has_prior
-    return TimeModel(kernel, device, runs) if has_prior and any(trials.timed.any() for _, trials in runs) else None
-
-
-def _inputs(placed: PlacedKernel, columns: Columns) -> tuple[Floats, Floats]:
-    """Return the features before compiling with the logarithm of the seconds by physics, and these seconds."""
-    inputs = Features(placed).before(columns)
-    share = np.exp(inputs[:, -1])  # of the peak: the last feature is its logarithm
-    physical_s = placed.problem.flops / (peak_flops(placed.device, placed.problem.arithmetic) * share)
-    return np.column_stack([inputs, np.log(physical_s)]), physical_s
+def model_of_times(kernel: Kernel, device: Device, timed: Sequence[Timed]) -> TimeModel | None:
+    """Return a model of seconds; None without any, and of a kernel without the resources that physics needs."""
+    if not timed or not Features(PlacedKernel(kernel.recorded_with(()), timed[0][0], device)).has_prior:
+        return None
+    return TimeModel(kernel, device, timed)

@@ -1,6 +1,7 @@
 """Times that a model of tunes expects at sizes that were not tuned."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,28 +11,19 @@ from mltune.kernel.coding import row
 from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.problem.gemm import GemmProblem, parse_problem
-from mltune.records.trial import Candidate, Measurement, TrialState
-from mltune.records.trials import Trials
-from mltune.tuning.cross import TimeModel, model_of_tunes
+from mltune.tuning.cross import Timed, TimeModel, model_of_times
 
 KERNEL = load_kernel("gemm_simt")
 TUNED = [parse_problem("sgemm", trans="NT", m=size, n=size, k=512) for size in (512, 2048)]
 OTHERS = [parse_problem("sgemm", trans="NT", m=size, n=128, k=512) for size in (256, 1024, 4096)]
 
 
-def trials_of(problem: GemmProblem, factor: Callable[[dict[str, int]], float | None], count: int = 100) -> Trials:
-    """Return trials whose times are those of physics, times a factor: None for one that fails."""
+def timed(problem: GemmProblem, factor: Callable[[dict[str, int]], float], count: int = 100) -> Timed:
+    """Return configurations and seconds, which are those of physics, times a factor."""
     placed = PlacedKernel(KERNEL.recorded_with(()), problem, H200)
     columns = placed.space.rows(placed.space.sample(count, np.random.default_rng(1)))
-    records = []
-    for number, physical_s in enumerate(Features(placed).physical_s(columns).tolist()):
-        configuration = row(columns, number)
-        of_physics = factor(configuration)
-        state = TrialState.LAUNCH_ERROR if of_physics is None else TrialState.OK
-        measurement = None if of_physics is None else Measurement(state, median_s=physical_s * of_physics)
-        candidate = Candidate(number, 0, number, configuration, "start")
-        records.append(candidate.record(state, measurement=measurement))
-    return Trials.from_records(records, placed.space.names)
+    factors = [factor(row(columns, number)) for number in range(count)]
+    return problem, columns, Features(placed).physical_s(columns) * factors
 
 
 def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
@@ -40,9 +32,7 @@ def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
     def factor(configuration: dict[str, int]) -> float:
         return 20.0 if configuration["BLK_M"] == 64 else 1.0
 
-    runs = [(problem, trials_of(problem, factor)) for problem in TUNED]
-    runs.append((TUNED[0], trials_of(TUNED[0], lambda _: None, 10)))
-    model = model_of_tunes(kernel, H200, runs)
+    model = model_of_times(kernel, H200, [timed(problem, factor) for problem in TUNED])
     assert isinstance(model, TimeModel)
     columns = model.proposals(OTHERS)
     assert (columns["BLK_M"] == 64).mean() < 0.02, "what is slow is not proposed"
@@ -63,6 +53,7 @@ def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
         assert any(PlacedKernel(kernel, problem, H200).contains(configuration) for problem in OTHERS)
 
 
-def test_without_a_timed_trial_nothing_is_expected():
-    runs = [(problem, trials_of(problem, lambda _: None, 10)) for problem in TUNED]
-    assert model_of_tunes(KERNEL, H200, runs) is None
+def test_without_times_or_physics_nothing_is_expected():
+    assert model_of_times(KERNEL, H200, []) is None
+    unknown = replace(KERNEL, resources=replace(KERNEL.resources, estimates={}))
+    assert model_of_times(unknown, H200, [timed(TUNED[0], lambda _: 1.0, 10)]) is None
