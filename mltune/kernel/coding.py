@@ -65,9 +65,10 @@ def row(columns: Columns, position: int) -> dict[str, int]:
     return {name: int(column[position]) for name, column in columns.items()}
 
 
-def columns_of(configuration: Mapping[str, int]) -> Columns:
-    """Return one configuration as a table."""
-    return {name: np.array([value], dtype=np.int64) for name, value in configuration.items()}
+def columns_of(*configurations: Mapping[str, int]) -> Columns:
+    """Return configurations with the same parameters as a table."""
+    first, *_ = configurations
+    return {name: np.array([values[name] for values in configurations], dtype=np.int64) for name in first}
 
 
 def crossed(columns: Columns, values: Mapping[str, Sequence[int]]) -> Columns:

@@ -104,8 +104,15 @@ class Expression:
 
     def size(self, variables: Variables) -> int:
         """Return the value for numbers as a size of a launch; an ExpressionError where it is no integer >= 0."""
-        value = self.evaluate(variables)
-        if isinstance(value, np.ndarray) or not (0 <= value < LARGEST_INTEGER) or value != int(value):
+        return self._checked_size(self.evaluate(variables))
+
+    def sizes(self, variables: Variables, count: int) -> list[int]:
+        """Return the values for columns of a length as sizes of launches."""
+        values = self.evaluate(variables)
+        return [*map(self._checked_size, values.tolist() if isinstance(values, np.ndarray) else [values] * count)]
+
+    def _checked_size(self, value: Any) -> int:
+        if isinstance(value, np.ndarray | str) or not (0 <= value < LARGEST_INTEGER) or value != int(value):
             raise ExpressionError(f"`{_short(self.text)}` is {_short(value)}; sizes of a launch are integers >= 0")
         return int(value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mltune.errors import ExpressionError, UsageError
-from mltune.kernel.coding import Columns, labelled, length
+from mltune.kernel.coding import Columns, columns_of, labelled, length
 from mltune.kernel.compiler_parameters import Variant, variant_of
 from mltune.kernel.evaluation import Partial
 from mltune.kernel.expressions import Expression, Value, parse
@@ -166,16 +166,31 @@ class LaunchRule:
 
     def launch(self, space: KernelSpace, configuration: Mapping[str, int], variables: Mapping[str, int]) -> Launch:
         """Return the launch of a configuration; a size that is not an integer, or negative, is an ExpressionError."""
-        scope = space.scope({**variables, **configuration})
+        (launch,) = self.launches(space, [configuration], variables)
+        return launch
 
-        def sizes(expressions: Iterable[Expression]) -> Iterator[int]:
-            return (expression.size(scope) for expression in expressions)
+    def launches(
+        self, space: KernelSpace, configurations: Sequence[Mapping[str, int]], variables: Mapping[str, int]
+    ) -> list[Launch]:
+        """Return the launches of configurations, in hardly more time than that of one."""
+        count = len(configurations)
+        values = configurations[0] if count == 1 else columns_of(*configurations)  # numbers take less time than columns
+        scope = space.scope({**variables, **values})
 
-        (gx, gy, gz), (bx, by, bz), (shared_bytes,) = map(sizes, (self.grid, self.block, [self.shared_bytes]))
-        workspace_bytes = None if self.workspace is None else self.workspace.size(scope)
-        arguments = tuple(int(configuration[name]) for name in self.arguments)
-        maps = tuple(TensorMap(place, *sizes(fields)) for place, fields in self.tensor_maps)
-        return Launch((gx, gy, gz), (bx, by, bz), shared_bytes, arguments, workspace_bytes, maps)
+        def sizes(expressions: Iterable[Expression]) -> list[tuple[int, ...]]:
+            return [*zip(*(expression.sizes(scope, count) for expression in expressions), strict=True)]
+
+        shapes = map(sizes, (self.grid, self.block, [self.shared_bytes]))
+        workspaces = [None] * count if self.workspace is None else self.workspace.sizes(scope, count)
+        arguments = [tuple(int(configuration[name]) for name in self.arguments) for configuration in configurations]
+        maps = [[TensorMap(place, *values) for values in sizes(fields)] for place, fields in self.tensor_maps]
+        of_each = zip(*maps, strict=True) if maps else [()] * count
+        return [
+            Launch(grid, block, shared_bytes, passed, workspace_bytes, of_launch)
+            for grid, block, (shared_bytes,), passed, workspace_bytes, of_launch in zip(
+                *shapes, arguments, workspaces, of_each, strict=True
+            )
+        ]
 
     def macros(self, values: dict[str, int | float | str]) -> dict[str, int | float | str]:
         """Return the macros of a configuration: here its values alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -88,6 +88,10 @@ class PlacedKernel:
     def launch(self, configuration: Mapping[str, int]) -> Launch:
         """Return the launch of one configuration; see :meth:`Kernel.launch`."""
         return self.kernel.launch(configuration, self.variables)
+
+    def launches(self, configurations: Sequence[Mapping[str, int]]) -> list[Launch]:
+        """Return the launches of configurations of a kernel whose launch is given by expressions."""
+        return self.kernel.launch_rule.launches(self.kernel.space, configurations, self.variables)
 
     def at(self, problem: Problem) -> PlacedKernel:
         """Return the kernel at another problem."""

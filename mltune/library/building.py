@@ -55,9 +55,9 @@ _MOST_LAUNCHES = 16
 # A size costs as much as 10 timings for each kernel, for operands, reference and opponent, and one for each candidate.
 # What a timing takes is measured; until then, and for the plan, 6 ms, with 60 candidates at a size: an H200 had 7 ms.
 # The time is shared out by what the dispatcher needs: the portfolio at every size. What is promising at each size makes
-# room for that, but it has at least a third of what the first times leave.
+# room for that, but it has at least half of what the first times leave.
 _OF_SIZE, _AT_SIZE, _EACH_S = 10, 70, 6e-3
-_BUILT_UNTIL, _FIRST_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.3, 0.5, 1 / 3, 0.95
+_BUILT_UNTIL, _FIRST_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.3, 0.5, 0.5, 0.95
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out

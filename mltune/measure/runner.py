@@ -21,13 +21,14 @@ from mltune.errors import (
     WorkerError,
 )
 from mltune.kernel.bundle import Kernel
+from mltune.kernel.launch import Launch
 from mltune.kernel.placed import PlacedKernel
 from mltune.measure import messages
 from mltune.measure.messages import Answer, Baseline, Request, Result
 from mltune.measure.pipeline import SamplingRule
 from mltune.measure.timing import BUDGET_S, RaceResult, within_limits
 from mltune.measure.turns import turn
-from mltune.problem.problem import RunnableProblem
+from mltune.problem.problem import Problem, RunnableProblem
 from mltune.process.child import ChildDiedError, ChildPool, ChildTimeoutError, fulfilled
 from mltune.records.trial import Build, Measurement, TrialState
 
@@ -98,6 +99,7 @@ class GpuRunner:
         self._waiting: deque[Waiting] = deque()
         self._unprepared: deque[RunnableProblem] = deque()
         self._at_once = 1
+        self._launches: dict[tuple[tuple[str, int], ...], dict[Problem, Launch]] = {}
         self._closing = threading.Event()
         self._served = False
         self._best: Measurement | None = None  # or the default configuration, verified and not yet timed
@@ -136,9 +138,10 @@ class GpuRunner:
         if build.state is not TrialState.OK or not build.cubin:
             raise UsageError(f"a build in state {build.state} cannot run: only one in state ok, with its cubin, can.")
         try:
-            *verified, timed = [case.launch(configuration) for case in (*self._placed.verified, self._placed)]
+            launches = self._launches.pop((*configuration.items(),), None) or self._launches_of(configuration)
         except ExpressionError as error:
             return fulfilled(Measurement(TrialState.LAUNCH_ERROR, str(error)))
+        *verified, timed = [launches[case.problem] for case in (*self._placed.verified, self._placed)]
         request = messages.Measure(
             build.cubin, build.entry or self._entry, tuple(verified), timed, SamplingRule(), best_s
         )
@@ -146,6 +149,24 @@ class GpuRunner:
         self._waiting.append((request, future))
         self._worker.thread.submit(self._measure_waiting)
         return future
+
+    def expect(self, configurations: Sequence[Mapping[str, int]]) -> None:
+        """Compute the launches of configurations that will be submitted together: they take longer one by one."""
+        if not self._kernel.launch_rule.has_formulas or not configurations:
+            return
+        with suppress(ExpressionError):  # of one of them, whose submission has it
+            by_problem = {case.problem: case.launches(configurations) for case in self._cases()}
+            of_each = [
+                dict(zip(by_problem, launches, strict=True)) for launches in zip(*by_problem.values(), strict=True)
+            ]
+            self._launches |= zip(((*values.items(),) for values in configurations), of_each, strict=True)
+
+    def _launches_of(self, configuration: Mapping[str, int]) -> dict[Problem, Launch]:
+        return {case.problem: case.launch(configuration) for case in self._cases()}
+
+    def _cases(self) -> list[PlacedKernel]:
+        """Return the kernel at the problems on which it is verified and timed, at each once."""
+        return [*{case.problem: case for case in (*self._placed.verified, self._placed)}.values()]
 
     def time_reference(self, rule: SamplingRule = REFERENCE_RULE) -> Measurement:
         """Time the reference implementation as the kernels are timed; ``LAUNCH_ERROR`` where it cannot be used."""

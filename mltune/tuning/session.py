@@ -6,8 +6,9 @@ import itertools
 import math
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +25,7 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
 from mltune.problem.problem import Problem, RunnableProblem
-from mltune.process.child import ChildPool
+from mltune.process.child import ChildPool, fulfilled
 from mltune.records.header import DATASET_HASH, RunHeader
 from mltune.records.trial import BATCH, Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
@@ -110,15 +111,25 @@ class Session:
     def measure(self, configurations: Sequence[Mapping[str, int]], *, until: float = math.inf) -> Iterator[Measurement]:
         """Build configurations side by side, and measure them in turn; the last ones are missing after `until`."""
         builds = [self.builder.submit(configuration) for configuration in configurations]
+        if self.gpu is not None:
+            self.gpu.expect(configurations)
+        measuring = deque[Future[Measurement]]()
         for configuration, building in zip(configurations, builds, strict=True):
-            remaining_s = until - time.perf_counter()
-            if remaining_s <= 0 or not wait([building], min(remaining_s, TIMEOUT_MAX)).done:
-                return
+            if time.perf_counter() >= until or not _wait(building, until):
+                break
             build = building.result()
-            if build.state is TrialState.OK:
-                yield self.runner.submit(configuration, build).result()
-            else:
-                yield Measurement(build.state, build.detail)
+            is_built = build.state is TrialState.OK
+            failed = Measurement(build.state, build.detail)
+            measuring.append(self.runner.submit(configuration, build) if is_built else fulfilled(failed))
+        while measuring and (_wait(measuring[0], until) or not measuring[0].cancel()):  # one that runs comes to its end
+            yield measuring.popleft().result()
+        for future in measuring:
+            future.cancel()
+
+
+def _wait(future: Future[Any], until: float) -> bool:
+    """Return whether a future is done before a time of the clock."""
+    return bool(wait([future], min(max(until - time.perf_counter(), 0.0), TIMEOUT_MAX)).done)
 
 
 def open_session(request: TuneRequest, *, space: SearchSpace | None = None, pool: ChildPool | None = None) -> Session:

@@ -53,3 +53,42 @@ def test_launches_follow_from_the_problem():
     larger = placed.at(TRANSPOSE.arrays.problem({"rows": 1000, "columns": 70}))
     assert larger.launch(placed.default).grid > placed.launch(placed.default).grid
     assert placed.verified[0].launch(placed.default) == TRANSPOSE.launch(placed.default, placed.verified[0].variables)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    [
+        ("gemm_wgmma", parse_problem("hgemm", trans="TN", m=4096, n=200, k=1024)),
+        ("gemm_simt", parse_problem("cgemm", trans="NT", size=300)),
+        ("gemm_mma64", parse_problem("dgemm", trans="NN", size=1000)),
+    ],
+)
+def test_launches_of_many_configurations_are_those_of_each(kernel, problem):
+    placed = PlacedKernel(load_kernel(kernel).recorded_with(()), problem, H200)
+    columns = placed.space.rows(placed.space.sample(40, np.random.default_rng(0)))
+    configurations = [row(columns, number) for number in range(40)]
+    launches = placed.launches(configurations)
+    assert launches == [placed.launch(configuration) for configuration in configurations]
+    assert len({*launches}) > 10
+    assert placed.launches(configurations[:1]) == launches[:1]
+
+
+def test_one_wrong_launch_among_many_is_an_error(tmp_path):
+    (tmp_path / "kernel.toml").write_text(
+        """[kernel]
+source = "k.cu"
+entry = "k"
+[arguments]
+n = { type = "int", size = true, value = 100 }
+x = { type = "float*", shape = ["n"], role = "out" }
+[parameters]
+T = [32, 64]
+[launch]
+block = ["T", "1", "1"]
+grid = ["n / (T - 32)", "1", "1"]
+"""
+    )
+    (tmp_path / "k.cu").write_text('extern "C" __global__ void k(int n, float *x) {}')
+    placed = PlacedKernel(load_kernel(tmp_path), load_kernel(tmp_path).own_problem(), H200)
+    with pytest.raises(ExpressionError, match="n / "):
+        placed.launches([{"T": 64}, {"T": 32}])
