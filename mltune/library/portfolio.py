@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_THAT_PAY, _PAYS = (10, 24, 48), 0.01
-"""Most configurations of a portfolio by default: more where they gain 1 % of the mean speed."""
+MOST_THAT_PAY, _PAYS = (10, 24, 48), 0.005
+"""Most configurations of a portfolio by default: more where they gain 0.5 % of the mean speed."""
 
 FLOOR = 0.8
 """Share of the best at every size that comes before the mean, by default."""
@@ -37,7 +37,7 @@ def choose_portfolio(
 ) -> list[int]:
     """Return at most `most` columns of `speed` whose best one is fast at the sizes, on the mean and at the worst.
 
-    By default they are at most the first of :data:`MOST_THAT_PAY`, or the next where these gain more than 1 % of the
+    By default they are at most the first of :data:`MOST_THAT_PAY`, or the next where these gain more than 0.5 % of the
     mean.
 
     What is maximised is facility location: the weighted mean over the sizes of the best share among the chosen, and ten

@@ -2,10 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
 from mltune.device.known import H200
+from mltune.errors import ExpressionError
+from mltune.kernel.coding import row
 from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.reader import load_kernel
 from mltune.kernel.space import ConstrainedSpace, TableSpace
+from mltune.problem.gemm import parse_problem
 from mltune.problem.kinds import problem_from_name
 
 TRANSPOSE = load_kernel("transpose")
@@ -76,11 +82,15 @@ def test_launches_of_many_configurations_are_those_of_each(kernel, problem):
 def test_one_wrong_launch_among_many_is_an_error(tmp_path):
     (tmp_path / "kernel.toml").write_text(
         """[kernel]
+name = "k"
+problem = "arrays"
 source = "k.cu"
 entry = "k"
 [arguments]
-n = { type = "int", size = true, value = 100 }
-x = { type = "float*", shape = ["n"], role = "out" }
+n = { dtype = "int32", value = "n" }
+x = { dtype = "float32", shape = ["n"], role = "out" }
+[sizes]
+n = 100
 [parameters]
 T = [32, 64]
 [launch]
