@@ -100,52 +100,26 @@ class Features:
 
     def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
         """Return resources and derived columns by name, in their own units, from builds or the bundle's estimates."""
-        return self._derived(*self._estimates(columns), length(columns), builds)
-
-    def bound(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> Bound:
-        """Return the least times of :mod:`mltune.cost.bound` from builds or estimates, or only the hardware's."""
-        resources, accesses = self._evaluated(columns) if self.has_prior else ({}, [])
-        size = length(columns)
-        return self._bound(resources, accesses, self._traffic(accesses, size), size, builds)
-
-    def derived_and_bound(
-        self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None
-    ) -> tuple[dict[str, Floats], Bound]:
-        """Return the results of :meth:`derived` and :meth:`bound`, computed together."""
-        (resources, accesses), size = self._evaluated(columns), length(columns)
-        moved = self._traffic(accesses, size)
-        return self._derived(resources, moved, size, builds), self._bound(resources, accesses, moved, size, builds)
-
-    def _derived(
-        self,
-        resources: dict[str, Floats],
-        moved: Traffic | None,
-        size: int,
-        builds: Mapping[str, ArrayLike] | None,
-    ) -> dict[str, Floats]:
+        resources, moved = self._estimates(columns)
         if not self.has_prior:
             return resources
         spilled = None
         if builds is not None:
-            resources, spilled = _corrected(resources, _known(builds, size))
+            resources, spilled = _corrected(resources, _known(builds, length(columns)))
         return resources | self._physics(resources, moved, spilled).columns
 
-    def _bound(
-        self,
-        resources: dict[str, Floats],
-        accesses: Sequence[Access],
-        moved: Traffic | None,
-        size: int,
-        builds: Mapping[str, ArrayLike] | None,
-    ) -> Bound:
+    def bound(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> Bound:
+        """Return the least times of :mod:`mltune.cost.bound` from builds or estimates, or only the hardware's."""
+        problem, size = self.placed.problem, length(columns)
         if not self.has_prior:
-            least = hardware_limits(self.placed.device, self.placed.problem, self._unit)
+            least = hardware_limits(self.placed.device, problem, self._unit)
             return Bound({name: np.full(size, time_s) for name, time_s in least.items()})
+        resources, accesses = self._evaluated(columns)
         if builds is not None:
             resources, _ = _corrected(resources, _known(builds, size))
         wavefronts = least_wavefronts(accesses, self.placed.device.warp_size, size) if accesses else None
-        device = with_mixes(self.placed.device)
-        return bound(device, self.placed.problem, resources, moved, wavefronts, self._unit)
+        moved = self._traffic(accesses, size)
+        return bound(with_mixes(self.placed.device), problem, resources, moved, wavefronts, self._unit)
 
     def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:
         """Return the bundle's resources by name, and the traffic of its accesses."""
@@ -222,6 +196,14 @@ def _corrected(resources: Mapping[str, Floats], measured: Mapping[str, Floats]) 
 
 def _known(builds: Mapping[str, ArrayLike], size: int) -> dict[str, Floats]:
     return {name: np.asarray(builds.get(name, np.full(size, np.nan)), dtype=np.float64) for name in BUILD_COLUMNS}
+
+
+def build_columns(builds: Sequence[object]) -> dict[str, Floats]:
+    """Return the compiler's reports as columns of shape (n_builds,); NaN where a value is not known."""
+    return {
+        name: np.array([getattr(build, name, None) for build in builds], dtype=np.float64)  # None is NaN
+        for name in BUILD_COLUMNS
+    }
 
 
 def _feature(name: str, values: Floats) -> Floats:

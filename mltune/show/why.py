@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mltune.cost.features import BUILD_COLUMNS, Features
+from mltune.cost.features import Features, build_columns
 from mltune.errors import MltuneError
 from mltune.kernel.coding import Floats
 from mltune.records.trial import TrialRecord
@@ -84,20 +84,19 @@ def _reasons(best: _Facts, other: _Facts) -> list[str]:
 
 def _facts(run: TuneResult, trials: Sequence[TrialRecord]) -> list[_Facts]:
     """Return the facts of trials, evaluated together."""
-    built = [{name: getattr(trial.build, name, None) for name in BUILD_COLUMNS} for trial in trials]
-    recorded = [{name: float(value) for name, value in build.items() if value is not None} for build in built]
+    builds = build_columns([trial.build for trial in trials])
+    recorded = [{name: fact for name, fact in _at(row, builds).items() if fact == fact} for row in range(len(trials))]
     unknown: list[_Facts] = [(facts, {}) for facts in recorded]
     placed = placed_of(run)
     if placed is None:
         return unknown
-    builds = {name: np.array([build[name] for build in built], dtype=np.float64) for name in BUILD_COLUMNS}
     try:
         features = Features(placed)
         if not features.has_prior:
             return unknown
         names = trials[0].configuration
         columns = {name: np.array([trial.configuration[name] for trial in trials], dtype=np.int64) for name in names}
-        derived, bound = features.derived_and_bound(columns, builds)
+        derived, bound = features.derived(columns, builds), features.bound(columns, builds)
     except (MltuneError, ArithmeticError, KeyError, ValueError):  # a configuration is none of this bundle's
         return unknown if len(trials) == 1 else [facts for trial in trials for facts in _facts(run, [trial])]
     return [(_at(row, derived) | facts, _at(row, bound.limits)) for row, facts in enumerate(recorded)]
