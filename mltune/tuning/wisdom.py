@@ -91,17 +91,9 @@ def nearest(runs_near: Iterable[NearRun | None]) -> tuple[Sweep, ...]:
 def _sweep(run: TuneResult) -> Sweep:
     trials = run.records
     ran = ~trials.in_state(TrialState.SKIPPED)
-    return Sweep(
-        run.slug,
-        run.slug,
-        run.device.architecture,
-        run.problem.cost_case,
-        run.problem.cost_class,
-        float(run.problem.flops),
-        {name: trials.parameter(name)[ran].astype(np.int64) for name in trials.parameters},
-        np.where(trials.succeeded, trials.column("median_s"), np.nan)[ran],
-        run.device.name,
-    )
+    columns = {name: trials.parameter(name)[ran].astype(np.int64) for name in trials.parameters}
+    median_s = np.where(trials.succeeded, trials.column("median_s"), np.nan)[ran]
+    return Sweep.of(run.slug, run.slug, run.problem, run.device, columns, median_s)
 
 
 def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
