@@ -96,7 +96,7 @@ def _facts(run: TuneResult, trials: Sequence[TrialRecord]) -> list[_Facts]:
             return unknown
         names = trials[0].configuration
         columns = {name: np.array([trial.configuration[name] for trial in trials], dtype=np.int64) for name in names}
-        derived, bound = features.derived(columns, builds), features.bound(columns, builds)
+        derived, bound = features.derived_and_bound(columns, builds)
     except (MltuneError, ArithmeticError, KeyError, ValueError):  # a configuration is none of this bundle's
         return unknown if len(trials) == 1 else [facts for trial in trials for facts in _facts(run, [trial])]
     return [(_at(row, derived) | facts, _at(row, bound.limits)) for row, facts in enumerate(recorded)]
