@@ -217,10 +217,7 @@ def save_model(model: PretrainedModel, path: Path) -> None:
     card = Card(
         kernel=model.kernel,
         parameters=list(model.parameters),
-        members=[
-            _CardMember(**{name: getattr(member, name) for name in _CardMember.model_fields})
-            for member in model.members
-        ],
+        members=[_CardMember.model_validate(member, from_attributes=True) for member in model.members],
         sha256=hashlib.sha256(content).hexdigest(),
         facts=dict(model.facts),
     )

@@ -250,10 +250,8 @@ def _entries(result: TuneResult, driver: str) -> list[Entry]:
     finalists |= {
         finalist.number: finalist for finalist in declaration.finalists if finalist.number in best | finalists.keys()
     }
-    return [
-        _entry(result, driver, finalist, verified=declaration.verified and number in best)
-        for number, finalist in finalists.items()
-    ]
+    winners = best if declaration.verified else set()
+    return [_entry(result, driver, finalist, verified=at in winners) for at, finalist in finalists.items()]
 
 
 def _failures(result: TuneResult, driver: str) -> list[Failure]:
