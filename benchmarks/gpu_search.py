@@ -59,7 +59,7 @@ def measure(search: str, case: str, size: int, time_s: float, seed: int) -> dict
         "seed": seed,
         "cores": available_cores(),
         **{name: document[name] for name in ("trials", "counts", "best", "seconds")},
-        "skips": document["skips"],
+        "skips": result.audit.to_json(),
         "reference_tflops": None if result.reference_s is None else problem.flops / result.reference_s / 1e12,
         **rates(result),
         "curve": curve(list(result.records), started, problem.flops),

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -377,7 +377,7 @@ class Campaign:
             message=message,
         )
         self.log.snapshot(
-            [asdict(run) for run in runs],
+            [run.to_json() for run in runs],
             at_once=message is not None,
             done=progress.done,
             problems=progress.problems,

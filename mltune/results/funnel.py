@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,10 @@ class Funnel:
     not_proposed_saved_s: float | None
     before_saved_s: float
     after_saved_s: float
+
+    def to_json(self) -> dict[str, int | float | None]:
+        """Return the funnel as plain JSON values."""
+        return asdict(self)
 
 
 def funnel_of(
@@ -143,6 +147,10 @@ class SkipAudit:
     false: int
     false_share: float | None
     false_share_at_most: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the audit as plain JSON values."""
+        return asdict(self)
 
 
 def audit_skips(trials: Trials, before: int) -> SkipAudit:

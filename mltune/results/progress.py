@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Any, ClassVar
 
 from mltune.device.facts import Device
@@ -59,6 +59,10 @@ class Progress:
     def best(self) -> dict[str, float | None]:
         """The rating of the fastest trial so far: fields of :func:`mltune.results.rating.rating`."""
         return {"median_s": self.best_s, **{name: getattr(self, f"best_{name}") for name in RATED[1:]}}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the progress as plain JSON values."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -289,7 +289,7 @@ class TuneResult:
             "counts": self.counts,
             "seconds": dict(self.seconds),
             "stopped": self.stopped,
-            "funnel": asdict(self.funnel),
+            "funnel": self.funnel.to_json(),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -301,7 +301,7 @@ class TuneResult:
             "model": self.model,
             "whole": self.whole,
             "notice": self.notice,
-            "skips": asdict(self.audit),
+            "skips": self.audit.to_json(),
         }
 
     def to_dataframe(self) -> pd.DataFrame:

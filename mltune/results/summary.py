@@ -98,7 +98,7 @@ def summarise_campaign(directory: Path, read: Callable[[Path, str], TuneResult] 
         "running": is_written(directory),
         "distinct": len(_choose(problems)),
         "with_winner": len(won),
-        "funnel": asdict(total([Funnel(**entry["funnel"]) for entry in problems if entry["funnel"]])),
+        "funnel": total([Funnel(**entry["funnel"]) for entry in problems if entry["funnel"]]).to_json(),
         "problems": problems,
     }
 

@@ -63,7 +63,7 @@ class RunEventLog:
     def tell(self, progress: Progress) -> None:
         """Write the progress, unless that was just done, and pass it on."""
         left_s, elapsed_s = progress.left_s, progress.elapsed_s
-        self._log.snapshot([asdict(progress)], done=0, problems=1, left_s=left_s, elapsed_s=elapsed_s)
+        self._log.snapshot([progress.to_json()], done=0, problems=1, left_s=left_s, elapsed_s=elapsed_s)
         if self._report is not None:
             self._report(progress)
 

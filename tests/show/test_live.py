@@ -64,6 +64,7 @@ def test_a_line_is_in_the_unit_of_its_problem():
     )
     in_ms = replace(TRANSPOSE, best_gb_per_s=None, best_share_of_peak=None)
     assert run_line(in_ms).startswith("transpose 8192 on cuda:1: best 0.1340 ms, 117.0 % of default · 612 of")
+    assert TRANSPOSE.to_json()["best_gb_per_s"] == 4012.3
 
 
 def test_a_picture_of_several_devices_has_a_column_for_each_unit():

@@ -1,7 +1,6 @@
 """Tables fit the terminal without breaking a name; elsewhere they are as wide as they are, and not padded."""
 
 import functools
-from dataclasses import asdict
 
 import pytest
 
@@ -37,7 +36,7 @@ def campaign():
     }
     problems = [problem | {"slug": slug} for slug in SLUGS]
     funnel = Funnel(6 * 10**12, 123_456, 12_288, 24, 12_264, 2_976, 288, 9_000, 24, 7200.0, 12.5, 90.0)
-    known = {"plan": "runs/mine", "running": False, "distinct": 3, "with_winner": 3, "funnel": asdict(funnel)}
+    known = {"plan": "runs/mine", "running": False, "distinct": 3, "with_winner": 3, "funnel": funnel.to_json()}
     return known | {"problems": problems}
 
 

@@ -70,8 +70,8 @@ def findings(source: ReportInput, folders: Mapping[str, str]) -> dict[str, Any]:
         "trials": sum(entry["trials"] for entry in entries),
         "counts": counts(chain.from_iterable(run.records.column("state").tolist() for run in source.runs)),
         "seconds": {phase: sum(run.seconds.get(phase, 0.0) for run in source.runs) for phase in PHASES},
-        "skips": asdict(audit),
-        "funnel": asdict(total([run.funnel for run in source.runs])),
+        "skips": audit.to_json(),
+        "funnel": total([run.funnel for run in source.runs]).to_json(),
         "winners": entries,
     }
     return {name: _finite(value) for name, value in document.items()}
