@@ -1,5 +1,6 @@
 """Times that a model of tunes expects at sizes that were not tuned."""
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -19,9 +20,15 @@ TUNED = [parse_problem("sgemm", trans="NT", m=size, n=size, k=512) for size in (
 OTHERS = [parse_problem("sgemm", trans="NT", m=size, n=128, k=512) for size in (256, 1024, 4096)]
 
 
+@functools.cache
+def placed_at(problem: GemmProblem) -> PlacedKernel:
+    """Return the kernel at a problem; its space takes most of a second."""
+    return PlacedKernel(KERNEL.recorded_with(()), problem, H200)
+
+
 def trials_of(problem: GemmProblem, factor: Callable[[dict[str, int]], float | None], count: int = 100) -> Trials:
     """Return trials whose times are those of physics, times a factor: None for one that fails."""
-    placed = PlacedKernel(KERNEL.recorded_with(()), problem, H200)
+    placed = placed_at(problem)
     columns = placed.space.rows(placed.space.sample(count, np.random.default_rng(1)))
     records = []
     for number, physical_s in enumerate(Features(placed).physical_s(columns).tolist()):
@@ -53,9 +60,10 @@ def test_what_was_slower_than_by_physics_is_not_expected_to_be_fast_elsewhere():
             {name: column[runs_there] for name, column in columns.items()}
         )
         assert np.median(ratios[slow[runs_there]]) > 5 > 2 > np.median(ratios[~slow[runs_there]])
+    places = [PlacedKernel(kernel, problem, H200) for problem in OTHERS]
     for configuration in (kernel.compiler.completed(row(columns, number)) for number in range(20)):
         assert set(configuration) == set(kernel.all_parameters)
-        assert any(PlacedKernel(kernel, problem, H200).contains(configuration) for problem in OTHERS)
+        assert any(placed.contains(configuration) for placed in places)
 
 
 def test_without_a_timed_trial_nothing_is_expected():
