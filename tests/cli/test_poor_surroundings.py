@@ -50,7 +50,8 @@ def said(result):
     return result.stderr.decode(errors="replace")
 
 
-@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>&-"])
+@pytest.mark.sampled(1, nightly=2)
 def test_a_run_with_closed_streams_is_carried_out(tmp_path, closed):
     done = mltune(*TUNE, cwd=tmp_path, before=f"exec {closed}")
     assert done.returncode == 0, said(done)

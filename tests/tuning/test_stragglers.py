@@ -80,7 +80,8 @@ def in_order_of_ends(folder):
         return [replace(record, finished_at=0.0) for record in store.records()]
 
 
-@pytest.mark.parametrize("most", [5, 23, 40])
+@pytest.mark.parametrize("most", [23, 5, 40])
+@pytest.mark.sampled(1, nightly=3)
 def test_a_resumed_run_begins_with_what_was_under_way(tmp_path, submitted, most):
     assert run(tmp_path / "run", most, trials=60).interrupted
     first = in_order_of_ends(tmp_path / "run")
@@ -109,7 +110,8 @@ def test_a_limit_that_cuts_what_was_under_way_keeps_the_rest_for_later(tmp_path,
     assert sorted(numbers_of(run(tmp_path / "run", trials=60).records)) == list(range(60))
 
 
-@pytest.mark.parametrize("hung", [(0,), (3, 9, 20)])
+@pytest.mark.parametrize("hung", [(3, 9, 20), (0,)])
+@pytest.mark.sampled(1, nightly=2)
 def test_a_build_that_hangs_does_not_stop_planning_and_is_made_by_the_next_run(tmp_path, submitted, hung):
     result = run(tmp_path / "run", 60, hung, trials=200)
     assert len(result.records) >= 60
