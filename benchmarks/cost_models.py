@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-from mltune.cost.features import Features
+from mltune.cost.features import Features, build_columns
 from mltune.cost.regressors import CostModel, ExtraTreesModel
 from mltune.dataset.dataset import list_datasets, load_dataset
 from mltune.kernel.placed import PlacedKernel
@@ -60,8 +60,6 @@ class Space:
     @classmethod
     def load(cls, name: str) -> Space:
         """Read a dataset and compute its features."""
-        from mltune.search.history import build_columns
-
         dataset = load_dataset(name)
         manifest = dataset.manifest
         features = Features(PlacedKernel(load_kernel(manifest.kernel), manifest.problem, manifest.device))

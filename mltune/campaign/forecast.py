@@ -46,6 +46,7 @@ def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dic
     trials = [problem["trials"] for problem in problems]
     minima = sum(task.minimum for task in placed.tasks)
     produced = plan.produce - {"winners"} if placed.replayed else plan.produce  # nothing is compiled in replay
+    products = (path for product in sorted(produced) for path in _WRITES[product])
     return {
         **{name: getattr(plan, name) for name in ("name", "title", "unit", "budget", "seed")},
         "devices": [
@@ -57,12 +58,7 @@ def forecast(plan: Plan, gpus: Sequence[Device], reason: str, cores: int) -> dic
         "first_round": minima * plan.budget / placed.capacity,
         "trials": None if None in trials else sum(trials),
         "problems": problems,
-        "writes": [
-            "plan.toml",
-            "events.jsonl",
-            "problems/",
-            *(path for product in sorted(produced) for path in _WRITES[product]),
-        ],
+        "writes": ["plan.toml", "events.jsonl", "problems/", *products],
     }
 
 
@@ -135,12 +131,9 @@ def recorded_rate(kernel: str, problem: Problem, manifests: Sequence[Manifest], 
     nearest = min(
         related, key=lambda manifest: (abs(math.log(work / _work(manifest.problem))), -manifest.rows, manifest.name)
     )
-    costs = _costs(nearest.name)
-    if costs is None:
-        return None
-    compile_s, verify_s, time_s = costs
+    rate = _rate_in(nearest.name)
     scale = work / _work(nearest.problem) * _slower(nearest.device, device, problem.arithmetic)
-    return Rate(compile_s, verify_s, time_s * scale, nearest.name)
+    return rate and replace(rate, time_s=rate.time_s * scale)
 
 
 def _work(problem: Problem) -> int:
@@ -149,18 +142,16 @@ def _work(problem: Problem) -> int:
 
 
 @cache
-def _costs(name: str) -> tuple[float, float, float] | None:
-    """Return the mean seconds to compile, verify and time the fastest rows; None where no row ran."""
+def _rate_in(name: str) -> Rate | None:
+    """Return the mean seconds to compile, verify and time the fastest rows of a dataset; None where no row ran."""
     dataset = load_dataset(name)
     median_s = dataset.numbers("median_s")
     if not np.isfinite(median_s).any():
         return None
     preferred = median_s <= np.nanquantile(median_s, _PREFERRED)
-    compile_s, verify_s, time_s = (
-        float(np.nan_to_num(dataset.numbers(column)[preferred]).mean())
-        for column in ("compile_s", "verify_s", "time_s")
-    )
-    return compile_s, verify_s, time_s
+    columns = (dataset.numbers(column)[preferred] for column in ("compile_s", "verify_s", "time_s"))
+    compile_s, verify_s, time_s = (float(np.nan_to_num(seconds).mean()) for seconds in columns)
+    return Rate(compile_s, verify_s, time_s, name)
 
 
 def _slower(recorded: Device, device: Device | None, arithmetic: str) -> float:

@@ -109,19 +109,18 @@ def record(dataset: Dataset, kernel: Kernel) -> Recording:
     unknown = len(compile_s) - len(known_s)
     which = f"{unknown:,} of {len(compile_s):,} configurations"
     builds = {name: dataset.numbers(name) for name in BUILD_COLUMNS}
+    manifest = dataset.manifest
+    origin = {name: getattr(manifest, name) for name in ("kind", "source", "licence")}
     return Recording(
-        name=dataset.manifest.name,
+        name=manifest.name,
         kernel=kernel,
-        problem=dataset.manifest.problem,
-        device=dataset.manifest.device,
+        problem=manifest.problem,
+        device=manifest.device,
         space=TableSpace(dataset.columns),
         median_s=median_s,
         compile_s=np.where(_known(compile_s), compile_s, assumed_s),
         run_s=np.where(_known(run_s), run_s, UNKNOWN_RUNS * np.nan_to_num(median_s)),
-        origin={
-            **{name: getattr(dataset.manifest, name) for name in ("kind", "source", "licence")},
-            "in_view": _in_view(dataset.manifest),
-        },
+        origin={**origin, "in_view": _in_view(manifest)},
         account=f"{which} have no compile seconds: {assumed_s:.2g} s each is assumed" if unknown else "",
         builds={name: column for name, column in builds.items() if np.isfinite(column).any()},
     )

@@ -343,13 +343,10 @@ def _fastest(mixes: Sequence[Mix], needs: Sequence[Floats]) -> Floats:
     table = np.zeros([len(axis) for axis in levels])
     at = tuple(np.searchsorted(axis, values) for axis, values in zip(levels, measured.T, strict=True))
     np.maximum.at(table, at, [mix.per_clock for mix in mixes])
-    sides = [
-        (
-            np.maximum(np.searchsorted(axis, values, side="right") - 1, 0),
-            np.minimum(np.searchsorted(axis, values), len(axis) - 1),
-        )
-        for axis, values in zip(levels, needs, strict=True)
-    ]
+    axes = [*zip(levels, needs, strict=True)]
+    below = (np.maximum(np.searchsorted(axis, values, side="right") - 1, 0) for axis, values in axes)
+    above = (np.minimum(np.searchsorted(axis, values), len(axis) - 1) for axis, values in axes)
+    sides = zip(below, above, strict=True)
     fastest = np.max([table[corner] for corner in product(*sides)], axis=0)
     width, ratio, _ = needs
     unknown = (width < levels[0][0]) | (ratio > levels[1][-1]) | (fastest == 0)

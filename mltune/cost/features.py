@@ -34,6 +34,10 @@ BY_REGISTERS = (
 """Derived columns that depend on the number of registers, which is exact after compiling."""
 
 
+Builds = Mapping[str, ArrayLike] | None
+"""Facts of builds by name of :data:`BUILD_COLUMNS`, None before compiling."""
+
+
 class Features:
     """The feature table of one kernel for one problem on one device; all columns are finite.
 
@@ -98,54 +102,31 @@ class Features:
         share = np.maximum(self.prior(columns), SMALLEST_SHARE)
         return self.placed.problem.flops / (peak_flops(self.placed.device, self.placed.problem.arithmetic) * share)
 
-    def derived(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> dict[str, Floats]:
-        """Return resources and derived columns by name, in their own units, from builds or the bundle's estimates."""
-        return self._derived(*self._estimates(columns), length(columns), builds)
-
-    def bound(self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None) -> Bound:
+    def bound(self, columns: Columns, builds: Builds = None) -> Bound:
         """Return the least times of :mod:`mltune.cost.bound` from builds or estimates, or only the hardware's."""
         resources, accesses = self._evaluated(columns) if self.has_prior else ({}, [])
-        size = length(columns)
-        return self._bound(resources, accesses, self._traffic(accesses, size), size, builds)
+        return self._bound(resources, accesses, length(columns), builds)
 
-    def derived_and_bound(
-        self, columns: Columns, builds: Mapping[str, ArrayLike] | None = None
-    ) -> tuple[dict[str, Floats], Bound]:
-        """Return the results of :meth:`derived` and :meth:`bound`, computed together."""
+    def derived_and_bound(self, columns: Columns, builds: Builds = None) -> tuple[dict[str, Floats], Bound]:
+        """Return resources and derived columns by name, in their own units, and :meth:`bound`, evaluated together."""
         (resources, accesses), size = self._evaluated(columns), length(columns)
-        moved = self._traffic(accesses, size)
-        return self._derived(resources, moved, size, builds), self._bound(resources, accesses, moved, size, builds)
-
-    def _derived(
-        self,
-        resources: dict[str, Floats],
-        moved: Traffic | None,
-        size: int,
-        builds: Mapping[str, ArrayLike] | None,
-    ) -> dict[str, Floats]:
+        limits, spilled = self._bound(resources, accesses, size, builds), None
         if not self.has_prior:
-            return resources
-        spilled = None
+            return resources, limits
         if builds is not None:
             resources, spilled = _corrected(resources, _known(builds, size))
-        return resources | self._physics(resources, moved, spilled).columns
+        return resources | self._physics(resources, self._traffic(accesses, size), spilled).columns, limits
 
-    def _bound(
-        self,
-        resources: dict[str, Floats],
-        accesses: Sequence[Access],
-        moved: Traffic | None,
-        size: int,
-        builds: Mapping[str, ArrayLike] | None,
-    ) -> Bound:
+    def _bound(self, resources: dict[str, Floats], accesses: Sequence[Access], size: int, builds: Builds) -> Bound:
+        device, problem = self.placed.device, self.placed.problem
         if not self.has_prior:
-            least = hardware_limits(self.placed.device, self.placed.problem, self._unit)
+            least = hardware_limits(device, problem, self._unit)
             return Bound({name: np.full(size, time_s) for name, time_s in least.items()})
         if builds is not None:
             resources, _ = _corrected(resources, _known(builds, size))
-        wavefronts = least_wavefronts(accesses, self.placed.device.warp_size, size) if accesses else None
-        device = with_mixes(self.placed.device)
-        return bound(device, self.placed.problem, resources, moved, wavefronts, self._unit)
+        wavefronts = least_wavefronts(accesses, device.warp_size, size) if accesses else None
+        moved = self._traffic(accesses, size)
+        return bound(with_mixes(device), problem, resources, moved, wavefronts, self._unit)
 
     def _estimates(self, columns: Columns) -> tuple[dict[str, Floats], Traffic | None]:
         """Return the bundle's resources by name, and the traffic of its accesses."""
@@ -157,13 +138,12 @@ class Features:
 
     def _evaluated(self, columns: Columns) -> tuple[dict[str, Floats], list[Access]]:
         """Return the bundle's resources by name, and the layouts of its accesses."""
-        values = self.placed.kernel.space.evaluate(columns, self.placed.variables, self._expressions)
-        resources = {
-            name: np.asarray(values[f"resource {name}"], dtype=np.float64)
-            for name in self.placed.kernel.resources.estimates
-        }
+        kernel = self.placed.kernel
+        values = kernel.space.evaluate(columns, self.placed.variables, self._expressions)
+        estimates = kernel.resources.estimates
+        resources = {name: np.asarray(values[f"resource {name}"], dtype=np.float64) for name in estimates}
         accesses = []
-        for name, access in self.placed.kernel.resources.accesses.items():
+        for name, access in kernel.resources.accesses.items():
             digits = [
                 (_integers(values[f"access {name} {position} 0"]), _integers(values[f"access {name} {position} 1"]))
                 for position in range(len(access.lanes))
@@ -173,8 +153,7 @@ class Features:
             if not (possible := np.isin(width, ACCESS_BYTES)).all():
                 got = f"is {width[np.argmin(possible)].item()!r:.30} in `{printable(access.bytes, 120)}`"
                 raise ExpressionError(f"access.{name}.bytes {got}; a lane accesses one of {ACCESS_BYTES} bytes")
-            layout = LaneLayout(_integers(width), digits)
-            accesses.append((access.memory, count, layout))
+            accesses.append((access.memory, count, LaneLayout(_integers(width), digits)))
         return resources, accesses
 
     def _before_columns(
@@ -212,16 +191,21 @@ class Features:
 def _corrected(resources: Mapping[str, Floats], measured: Mapping[str, Floats]) -> tuple[dict[str, Floats], Floats]:
     """Return the resources with results of compiling in place of estimates, and the registers that spill."""
     registers = np.where(np.isnan(measured["registers"]), resources["registers"], measured["registers"])
-    dynamic = resources.get("shared_bytes", np.zeros_like(registers))
-    built = dict(resources) | {
-        "registers": registers,
-        "shared_bytes": dynamic + np.nan_to_num(measured["shared_bytes"]),
-    }
+    shared_bytes = resources.get("shared_bytes", 0.0) + np.nan_to_num(measured["shared_bytes"])
+    built = {**resources, "registers": registers, "shared_bytes": shared_bytes}
     return built, np.nan_to_num(measured["spill_bytes"]) / 4.0
 
 
 def _known(builds: Mapping[str, ArrayLike], size: int) -> dict[str, Floats]:
     return {name: np.asarray(builds.get(name, np.full(size, np.nan)), dtype=np.float64) for name in BUILD_COLUMNS}
+
+
+def build_columns(builds: Sequence[object]) -> dict[str, Floats]:
+    """Return the compiler's reports as columns of shape (n_builds,); NaN where a value is not known."""
+    return {
+        name: np.array([getattr(build, name, None) for build in builds], dtype=np.float64)  # None is NaN
+        for name in BUILD_COLUMNS
+    }
 
 
 def _feature(name: str, values: Floats) -> Floats:

@@ -125,7 +125,7 @@ class Card(BaseModel):
         """Check all figures: one out of bounds is an error, and so is a model that does not predict."""
         if not any(member.has_regressor for member in self.members):
             raise ValueError("no member of the model has a regressor")
-        _ = self.gain, self.shares("model"), self.shares("physics"), self.origins
+        _ = self.gain, self.shares("model"), self.shares("physics"), self.training
         return self
 
     @property
@@ -150,16 +150,12 @@ class Card(BaseModel):
     @property
     def learned_from(self) -> str:
         """The training data, in words, of a model that is judged on a dataset: those of the other groups."""
-        devices = sorted({origin.device for origin in self.origins})
-        if len({origin.architecture for origin in self.origins}) > 1:
+        origins = self.training.values()
+        devices = sorted({origin.device for origin in origins})
+        if len({origin.architecture for origin in origins}) > 1:
             return "GPUs of other architectures"
         where = f"the same GPU, {devices[0]}" if len(devices) == 1 else "GPUs of the same architecture"
         return f"other problems on {where}"
-
-    @property
-    def origins(self) -> list[Origin]:
-        """Origins of its datasets, where its facts have them."""
-        return [*self.training.values()]
 
     @property
     def training(self) -> dict[str, Origin]:
@@ -221,10 +217,7 @@ def save_model(model: PretrainedModel, path: Path) -> None:
     card = Card(
         kernel=model.kernel,
         parameters=list(model.parameters),
-        members=[
-            _CardMember(**{name: getattr(member, name) for name in _CardMember.model_fields})
-            for member in model.members
-        ],
+        members=[_CardMember.model_validate(member, from_attributes=True) for member in model.members],
         sha256=hashlib.sha256(content).hexdigest(),
         facts=dict(model.facts),
     )
@@ -366,7 +359,7 @@ class ChosenModel:
 
     def notices(self, problem: Problem, device: Device) -> tuple[str, ...]:
         """Return in words where the problem and the device differ from all training data of the model."""
-        origins = [origin for origin in self.card.origins if origin.architecture]
+        origins = [origin for origin in self.card.training.values() if origin.architecture]
         families = sorted({origin.architecture for origin in origins})
         classes = sorted({member.cost_class for member in self.card.members if member.cost_class})
         flops = [origin.flops for origin in origins if origin.flops > 0.0]
@@ -404,8 +397,7 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
     is none, because the model may be trained on the recorded timings.
     """
     shipped = folders.assets("models") / f"{kernel.name if prior == AUTO else prior}.json"
-    own = _comes_with_mltune(kernel)
-    if prior == NONE or (prior == AUTO and (replay or not own or not shipped.is_file())):
+    if prior == NONE or (prior == AUTO and (replay or not kernel.is_built_in or not shipped.is_file())):
         return None
     path = shipped if shipped.is_file() else Path(prior)
     if not file_of(path, ".json").exists():
@@ -427,9 +419,5 @@ def choose_model(prior: str, kernel: Kernel, *, replay: bool = False) -> ChosenM
 def shipped_card(kernel: Kernel) -> Card | None:
     """Return the card of the model that comes with a kernel, even if no search starts from it."""
     path = folders.assets("models") / f"{kernel.name}.json"
-    card = load_card(path) if _comes_with_mltune(kernel) and path.is_file() else None
+    card = load_card(path) if kernel.is_built_in and path.is_file() else None
     return card if card and kernel.has_parameters(card.parameters) else None
-
-
-def _comes_with_mltune(kernel: Kernel) -> bool:
-    return kernel.folder.resolve().parent == folders.assets("kernels").resolve()

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -78,6 +78,12 @@ class Sweep:
     columns: Columns
     median_s: Floats
     device: str = ""
+
+    @classmethod
+    def of(cls, name: str, group: str, problem: Problem, device: Device, columns: Columns, median_s: Floats) -> Self:
+        """Return a sweep of a problem on a device."""
+        facts = device.architecture, problem.cost_case, problem.cost_class, float(problem.flops)
+        return cls(name, group, *facts, columns, median_s, device.name)
 
     def relative(self) -> Floats:
         """Return the logs of the speeds, relative to the fastest."""

@@ -42,11 +42,8 @@ class Array(NamedTuple):
     @property
     def is_packed(self) -> bool:
         """Whether the elements lie side by side, those of the last dimension next to each other."""
-        expected = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
-        return all(
-            extent == 1 or stride == usual
-            for extent, stride, usual in zip(self.shape, self.strides, expected, strict=True)
-        )
+        strides = zip(self.shape, self.strides, _by_rows(self.shape), strict=True)
+        return all(extent == 1 or stride == usual for extent, stride, usual in strides)
 
     def leading(self, trans: bool) -> int | None:
         """Return the leading dimension by columns or transposed; None if the array is stored in another way."""

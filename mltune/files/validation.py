@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from mltune.files.text import did_you_mean, printable
@@ -73,6 +73,20 @@ def matching(pattern: str, law: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+def distinct(values: Collection[Any]) -> Collection[Any]:
+    """Check that no value of a list is there twice."""
+    if len(set(map(str, values))) != len(values):
+        raise ValueError("must be distinct")
+    return values
+
+
+def one_line(text: str) -> str:
+    """Check that a text is one line that can be printed."""
+    if not text.isprintable():
+        raise ValueError("must be one line of printable text")
+    return text
 
 
 def problems_of(

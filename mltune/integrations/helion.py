@@ -82,14 +82,9 @@ def autotuner(
         from helion.autotuner import cache_classes
 
         effort_of_user, settings = effort(), kernel.settings
-        options_of_user = {
-            "autotune_effort": effort_of_user,
-            "autotune_budget_seconds": time,
-            "autotune_random_seed": seed,
-        }
-        for name, value in options_of_user.items():
+        for name, value in (("effort", effort_of_user), ("budget_seconds", time), ("random_seed", seed)):
             if value not in (None, "", "none"):
-                setattr(settings, name, value)
+                setattr(settings, f"autotune_{name}", value)
         make = functools.partial(_search_class(), kernel, args, 0 if effort_of_user == "none" else trials, batch)
         return cache_classes[settings.autotune_cache](make(), autotuner_factory=make)
 
@@ -156,10 +151,8 @@ def _search_class() -> Any:
 
         def _children(self, new: Sequence[Any], rng: np.random.Generator) -> Iterator[list[Any]]:
             """Yield new ones of the fastest with one value exchanged for each that is next to it, or with several."""
-            spec, fast = (
-                self.config_gen.flat_spec,
-                heapq.nsmallest(PARENTS, self.population, key=lambda member: member.perf),
-            )
+            spec = self.config_gen.flat_spec
+            fast = heapq.nsmallest(PARENTS, self.population, key=lambda member: member.perf)
             for flat in (parent.flat_values for parent in new if any(parent is other for other in fast)):
                 moves = [
                     (at, value) for at, fragment in enumerate(spec) for value in fragment.pattern_neighbors(flat[at])

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from mltune.device.facts import Device
 from mltune.errors import BundleError, ExpressionError, UsageError
+from mltune.files import folders
 from mltune.files.text import many, no_such, printable
 from mltune.kernel.arrays import ArraysDefinition
 from mltune.kernel.launch import Launch, plain_entry
@@ -100,6 +101,11 @@ class Kernel:
     def label(self) -> str:
         """The name, and that of the preset: ``"gemm_simt:astra"``."""
         return f"{self.name}:{self.space.preset}" if self.space.preset else self.name
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it comes with mltune."""
+        return self.folder.resolve().parent == folders.assets("kernels").resolve()
 
     @property
     def all_parameters(self) -> dict[str, tuple[int, ...]]:

@@ -78,22 +78,24 @@ class ConfigurationTable:
         return np.flatnonzero(matches)
 
 
+def plain(value: Any) -> Any:
+    """Return a value without a type of NumPy."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def plain_values(parameters: Values) -> Values:
     """Return values as JSON writes them, without the types of numpy."""
     for name, listed in parameters.items():
         if isinstance(listed, str) or not isinstance(listed, Iterable):
             got = printable(f"{name}={listed!r}", 200)
             raise UsageError(f"{got} is no list of values; a parameter has one, such as [64, 128].")
-    plain = {
-        name: [value.item() if isinstance(value, np.generic) else value for value in listed]
-        for name, listed in parameters.items()
-    }
-    for name, listed in plain.items():
+    lists = {name: [*map(plain, listed)] for name, listed in parameters.items()}
+    for name, listed in lists.items():
         for value in listed:
             if value is not None and not isinstance(value, bool | int | float | str):
                 got = printable(repr(value), 200)
                 raise UsageError(f"{got} cannot be a value of {name!r}: it is a bool, int, float, str or None.")
-    return plain
+    return lists
 
 
 def list_configurations(parameters: Values, restrictions: Restrictions = ()) -> ConfigurationTable:

@@ -32,7 +32,7 @@ from mltune.kernel.coding import (
     labels_of,
 )
 from mltune.kernel.compiler_parameters import CONTROLS, MOST_CONTROLS_BYTES, code_compiler_parameters, controls_in
-from mltune.kernel.configurations import combinations
+from mltune.kernel.configurations import combinations, plain
 from mltune.kernel.expressions import parse
 from mltune.kernel.includes import Headers, IncludeFolders
 from mltune.kernel.launch import Launch, plain_entry
@@ -390,10 +390,8 @@ def _restricted(kernel: Kernel, functions: Sequence[Callable[..., Any]]) -> Kern
     lists = {name: space.labels.get(name, values) for name, values in space.parameters.items()}
     predicates = [partial(_holds, function) for function in functions]
     positions = combinations(lists, [restriction.expression for restriction in space.restrictions], predicates)
-    columns = {
-        name: np.array(values, dtype=np.int64)[positions[:, at]]
-        for at, (name, values) in enumerate(space.parameters.items())
-    }
+    chosen = zip(space.parameters.items(), positions.T, strict=True)
+    columns = {name: np.array(values, dtype=np.int64)[at] for (name, values), at in chosen}
     return replace(kernel, space=replace(space, configurations=columns))
 
 
@@ -409,13 +407,8 @@ def _holds(function: Callable[..., Any], values: dict[str, Any]) -> bool:
 
 def _split(restrictions: Any) -> tuple[list[Any], list[Callable[..., Any]]]:
     """Return the expressions and the functions among restrictions."""
-    if restrictions is None:
-        return [], []
-    entries = (
-        list(restrictions)
-        if isinstance(restrictions, Iterable) and not isinstance(restrictions, str)
-        else [restrictions]
-    )
+    several = isinstance(restrictions, Iterable) and not isinstance(restrictions, str)
+    entries = list(restrictions) if several else [] if restrictions is None else [restrictions]
     for entry in entries:
         if not isinstance(entry, str) and not callable(entry):
             raise UsageError(f"{entry!r:.100} is no restriction, which is a text or a function.")
@@ -428,17 +421,15 @@ def _sizes(problem_size: Any) -> tuple[Size, ...]:
     extents = tuple(problem_size) if several else (problem_size,)
     if not 1 <= len(extents) <= 3:
         raise UsageError(f"{len(extents)} sizes were given, but a problem has one to three.")
-    return tuple(
-        extent if callable(extent) or isinstance(extent, str) else _whole(extent, "problem_size", {})
-        for extent in extents
-    )
+    whole = partial(_whole, name="problem_size", values={})
+    return tuple(size if callable(size) or isinstance(size, str) else whole(size) for size in extents)
 
 
 def _define(name: str, value: Any, values: dict[str, Any]) -> int | float | str:
     """Return the value of a macro that may be given by a function; a text stands as it is."""
-    result = result_of(value, f"the function of the macro {name}", values) if callable(value) else value
-    plain: int | float | str = result.item() if isinstance(result, np.generic) else result
-    return plain
+    value = result_of(value, f"the function of the macro {name}", values) if callable(value) else value
+    result: int | float | str = plain(value)
+    return result
 
 
 def _called(value: Any, values: dict[str, Any], name: str) -> Any:
@@ -480,8 +471,7 @@ def _divisors(name: str, divisor: Any) -> Divisors:
                 f"{name} cannot be {divisor!r:.100}: it has positive numbers, texts over the parameters such as "
                 "'block_size_x', or functions."
             )
-    plain = [factor.item() if isinstance(factor, np.generic) else factor for factor in factors]
-    return divisor if divisor is None or callable(divisor) else plain
+    return divisor if divisor is None or callable(divisor) else [*map(plain, factors)]
 
 
 def _plain_name(name: str) -> str:

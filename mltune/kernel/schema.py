@@ -6,7 +6,6 @@ Bundles may come from strangers, so the number of everything that costs time or 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -21,7 +20,7 @@ from pydantic import (
     StringConstraints,
 )
 
-from mltune.files.validation import matching
+from mltune.files.validation import distinct, matching
 from mltune.kernel.compiler_parameters import COMPILER_OPTION, COMPILER_OPTION_LAW
 from mltune.problem.array_values import DTYPES
 from mltune.problem.arrays import Role
@@ -42,12 +41,6 @@ def _float(value: object) -> object:
     if isinstance(value, int):
         raise ValueError("must be a float")
     return value
-
-
-def _distinct(values: Sequence[str]) -> Sequence[str]:
-    if len(set(values)) != len(values):
-        raise ValueError("must be distinct")
-    return values
 
 
 _NAME = "be at most 64 letters, digits and underscores"
@@ -89,13 +82,13 @@ class KernelTable(_Table):
 
     name: Slug
     problem: Slug
-    precisions: Annotated[tuple[StrictStr, ...], Field(max_length=16), AfterValidator(_distinct)] = ()
+    precisions: Annotated[tuple[StrictStr, ...], Field(max_length=16), AfterValidator(distinct)] = ()
     architecture: Annotated[StrictStr, matching(r"sm_[0-9]{2,3}[af]?", "be like sm_90a")] | None = None
     unit: Literal["fp32", "fp64", "tensor_fp16", "tensor_tf32", "tensor_fp64"] | None = None
     variables: Annotated[tuple[VariableName, ...], Field(max_length=60)] = ()
     source: PlainFileName | None = None
-    headers: Annotated[tuple[HeaderName, ...], Field(max_length=60), AfterValidator(_distinct)] = ()
-    include: Annotated[tuple[IncludeFolder, ...], Field(max_length=8), AfterValidator(_distinct)] = ()
+    headers: Annotated[tuple[HeaderName, ...], Field(max_length=60), AfterValidator(distinct)] = ()
+    include: Annotated[tuple[IncludeFolder, ...], Field(max_length=8), AfterValidator(distinct)] = ()
     entry: EntryName | None = None
     options: Annotated[tuple[CompilerOption, ...], Field(max_length=16)] = ()
     accuracy: Literal[ACCURACIES] = STRICTEST  # type: ignore[valid-type]
@@ -123,7 +116,7 @@ class LaunchTable(_Table):
     block: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
     grid: Annotated[list[ExpressionText], Field(min_length=1, max_length=3)] = ["1"]
     parameters: Parameters = {}
-    arguments: Annotated[list[ParameterName], Field(max_length=MAX_PARAMETERS), AfterValidator(_distinct)] = []
+    arguments: Annotated[list[ParameterName], Field(max_length=MAX_PARAMETERS), AfterValidator(distinct)] = []
     workspace: ExpressionText | None = None
     zeros: ExpressionText | None = None
     tensor_maps: TensorMaps | None = None

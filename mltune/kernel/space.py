@@ -128,7 +128,7 @@ class ConstrainedSpace:
 
     def index_of(self, columns: Columns) -> Indices:
         """Return the indices of configurations, -1 for those outside the space."""
-        codes = self._encode(columns)
+        codes = _encoded(self._lists, columns)
         return np.concatenate([self.layers.rank(_chunk(codes, start)) for start in _starts(length(columns))])
 
     def sample(self, count: int, rng: np.random.Generator, exclude: Collection[int] | Indices = ()) -> Indices:
@@ -159,7 +159,7 @@ class ConstrainedSpace:
         columns = columns_of(configuration)
         scope = self.kernel.space.scope({**self.variables, **columns})
         with suppress(ExpressionError):
-            return all(code[0] >= 0 for code in self._encode(columns).values()) and all(
+            return all(code[0] >= 0 for code in _encoded(self._lists, columns).values()) and all(
                 np.all(restriction.expression.holds(scope)) for restriction in self.kernel.space.restrictions
             )
         return False
@@ -175,9 +175,6 @@ class ConstrainedSpace:
             Removal(r.text, r.reason, float(np.mean(~mask)), float(np.mean(~mask & (failures == 1))))
             for r, mask in zip(self.kernel.space.restrictions, holds, strict=True)
         ]
-
-    def _encode(self, columns: Columns) -> Codes:
-        return {name: self._lists[name].encode(np.asarray(columns[name], dtype=np.int64)) for name in self.names}
 
 
 class TableSpace:
@@ -197,7 +194,7 @@ class TableSpace:
             name: tuple(int(value) for value in np.unique(column)) for name, column in self._columns.items()
         }
         self._lists = {name: ValueList(values) for name, values in self.values.items()}
-        self._codes = {name: self._lists[name].encode(column) for name, column in self._columns.items()}
+        self._codes = _encoded(self._lists, self._columns)
         keys = self._keys(self._codes)
         self._order = np.argsort(keys, kind="stable")
         self._sorted = keys[self._order]
@@ -221,7 +218,7 @@ class TableSpace:
 
     def index_of(self, columns: Columns) -> Indices:
         """Return the rows of configurations, -1 for those that are not in the table."""
-        codes = {name: self._lists[name].encode(np.asarray(columns[name], dtype=np.int64)) for name in self.names}
+        codes = _encoded(self._lists, columns)
         valid = np.all([code >= 0 for code in codes.values()], axis=0)
         keys = self._keys({name: np.maximum(code, 0) for name, code in codes.items()})
         place = np.minimum(np.searchsorted(self._sorted, keys), self.count - 1)
@@ -256,6 +253,10 @@ class TableSpace:
         """Return one byte string per row with the order of the rows."""
         rows = np.stack([codes[name] for name in self.names], axis=1).astype(">u4")
         return np.ascontiguousarray(rows).view(f"S{4 * len(self.names)}")[:, 0]
+
+
+def _encoded(lists: Mapping[str, ValueList], columns: Columns) -> Codes:
+    return {name: values.encode(np.asarray(columns[name], dtype=np.int64)) for name, values in lists.items()}
 
 
 def find(space: SearchSpace, configuration: Mapping[str, int]) -> int:

@@ -22,7 +22,7 @@ from pydantic import (
 
 from mltune.device.facts import Device
 from mltune.errors import MltuneError
-from mltune.files.validation import matching
+from mltune.files.validation import matching, one_line
 from mltune.kernel.bundle import Kernel
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import ACCURACIES, STRICTEST, Problem
@@ -37,23 +37,17 @@ MOST_PARAMETERS = 200
 LONGEST_TEXT = 200
 
 
-def _one_line(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must be one line of printable text")
-    return text
-
-
 def _value(value: Any) -> Any:
     """Check the value of a parameter, which pydantic's types would turn from a large integer into a float."""
     exact = type(value) is int and abs(value) <= LARGEST
     if exact or (type(value) is float and math.isfinite(value)):
         return value
     if type(value) is str and len(value) <= LONGEST_TEXT:
-        return _one_line(value)
+        return one_line(value)
     raise ValueError(f"must be a finite number or at most {LONGEST_TEXT} characters of text")
 
 
-_Text = Annotated[StrictStr, Field(max_length=LONGEST_TEXT), AfterValidator(_one_line)]
+_Text = Annotated[StrictStr, Field(max_length=LONGEST_TEXT), AfterValidator(one_line)]
 _Name = Annotated[StrictStr, matching(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "be a name")]
 _Value = Annotated[Any, AfterValidator(_value)]
 _Seconds = Annotated[StrictFloat, Field(ge=SHORTEST_S, le=LONGEST_S)]

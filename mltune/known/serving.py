@@ -156,11 +156,8 @@ def with_kept(existing: bytes, tuned: bytes) -> bytes:
 def _rows_in(path: Path) -> list[int]:
     """Return the numbers of rows that a file has; none of one that cannot be read."""
     try:
-        return [
-            int(name)
-            for name in parse_json(with_kept(read_file(path, MAX_BYTES, inside=path.parent), b"{}"))
-            if name.isdecimal()
-        ]
+        names = parse_json(with_kept(read_file(path, MAX_BYTES, inside=path.parent), b"{}"))
+        return [int(name) for name in names if name.isdecimal()]
     except (OSError, ValueError):
         return []
 

@@ -229,11 +229,8 @@ class Wisdom:
             The best first; empty where nothing is known.
         """
         gpu, document = Gpu.of(device), canonical(problem.to_json())
-        of_source = [
-            entry
-            for entry in self.entries
-            if entry.kernel == kernel.name and kernel.source.is_version(entry.source_hash)
-        ]
+        of_kernel = [entry for entry in self.entries if entry.kernel == kernel.name]
+        of_source = [entry for entry in of_kernel if kernel.source.is_version(entry.source_hash)]
         failed = {
             entry.named
             for entry in of_source

@@ -258,13 +258,8 @@ def _compile(nvrtc: Any, source: CudaSource, definitions: str, further: Sequence
     if resources is None or size is None:
         detail = f"the cubin does not contain the kernel {source.entry!r}, which the source must define"
         return Build(TrialState.COMPILE_ERROR, detail)
-    return Build(
-        TrialState.OK,
-        cubin=cubin,
-        code_bytes=size,
-        entry=entry if expression or entry != source.entry else "",
-        **resources,
-    )
+    own_name = entry if expression or entry != source.entry else ""
+    return Build(TrialState.OK, cubin=cubin, code_bytes=size, entry=own_name, **resources)
 
 
 def _of_headers(log: str, source: CudaSource, definitions: str) -> str:

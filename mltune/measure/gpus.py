@@ -48,10 +48,8 @@ def describe_gpus(
 
 
 def _entry(spec: str, facts: Device) -> dict[str, Any]:
-    shares = {
-        name: quantity.median / sheet if (sheet := data_sheet(facts, name)) else None
-        for name, quantity in facts.measured.items()
-    }
+    sheets = {name: data_sheet(facts, name) for name in facts.measured}
+    shares = {name: facts.measured[name].median / sheet if sheet else None for name, sheet in sheets.items()}
     return {
         "spec": spec,
         "architecture": facts.architecture,

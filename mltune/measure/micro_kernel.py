@@ -7,6 +7,7 @@ sections 4.1 to 4.3) measured on Fermi and Kepler.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,17 +175,9 @@ class MixKernel:
     def mixes(self, clocks: Sequence[float]) -> tuple[Mix, ...]:
         """Return the rates that follow from the clocks of each launch, in the order of :meth:`launches`."""
         done = ROUNDS * self.steps * (1 + self.per_load)
-        return tuple(
-            Mix(
-                self.arithmetic,
-                self.load_bytes,
-                float(self.per_load),
-                blocks * threads,
-                self.dependent,
-                blocks * threads * done / taken,
-            )
-            for (blocks, threads), taken in zip(BLOCKS, clocks, strict=False)
-        )
+        kind, threads = (self.arithmetic, self.load_bytes, float(self.per_load)), map(math.prod, BLOCKS)
+        measured = zip(threads, clocks, strict=False)
+        return tuple(Mix(*kind, count, self.dependent, count * done / taken) for count, taken in measured)
 
 
 def _mixes(

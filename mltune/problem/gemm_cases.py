@@ -8,17 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, StrictFloat, StrictInt, StrictStr
 
 from mltune.errors import ProblemError
-from mltune.files.validation import matching
+from mltune.files.validation import distinct, matching
 from mltune.problem.gemm import GemmProblem
 from mltune.problem.gemm_operands import PRECISIONS, transpositions
 from mltune.problem.problem import LARGEST_BATCH
-
-
-def _distinct(values: list[Any]) -> list[Any]:
-    if len({str(value) for value in values}) != len(values):
-        raise ValueError("values must be distinct")
-    return values
-
 
 _Ops = Annotated[StrictStr, matching(r"[NTC]{2}", "be two of the letters N, T and C, such as NT")]
 _Extent = Annotated[StrictInt, Field(ge=1, le=2**40)]
@@ -29,9 +22,9 @@ _Precisions = list[Literal[*PRECISIONS]]  # type: ignore[valid-type]
 
 
 class _Table(BaseModel, extra="forbid"):
-    precisions: Annotated[_Precisions, Field(min_length=1), AfterValidator(_distinct)]
-    trans: Annotated[list[_Ops], Field(min_length=1, max_length=9), AfterValidator(_distinct)] | Literal["all"]
-    sizes: Annotated[list[_Extent | _Extents], Field(min_length=1, max_length=1000), AfterValidator(_distinct)]
+    precisions: Annotated[_Precisions, Field(min_length=1), AfterValidator(distinct)]
+    trans: Annotated[list[_Ops], Field(min_length=1, max_length=9), AfterValidator(distinct)] | Literal["all"]
+    sizes: Annotated[list[_Extent | _Extents], Field(min_length=1, max_length=1000), AfterValidator(distinct)]
     alpha: _Scalar = 1.0
     beta: _Scalar = 0.0
     lda: _Leading = 0

@@ -11,15 +11,8 @@ from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr
 
 from mltune.errors import ProblemError
 from mltune.files.reading import raising
-from mltune.files.validation import matching, validated
+from mltune.files.validation import matching, one_line, validated
 from mltune.problem.problem import ARITHMETICS
-
-
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must be printable text")
-    return text
-
 
 _Variable = Annotated[StrictStr, matching("[A-Za-z][A-Za-z0-9_]{0,63}", "be a name")]
 _Value = Annotated[StrictInt, Field(gt=-(2**62), lt=2**62)]
@@ -28,7 +21,7 @@ _Value = Annotated[StrictInt, Field(gt=-(2**62), lt=2**62)]
 class _RecordedDocument(BaseModel, extra="forbid"):
     kind: Literal["recorded"] = "recorded"
     name: Annotated[StrictStr, matching("[a-z][a-z0-9_-]{0,63}", "be lower-case letters, digits, _ and -")]
-    size: Annotated[StrictStr, Field(max_length=100), AfterValidator(_printable)] = ""
+    size: Annotated[StrictStr, Field(max_length=100), AfterValidator(one_line)] = ""
     flops: Annotated[StrictInt, Field(ge=1, le=2**80)] = 1
     arithmetic: Literal[ARITHMETICS] = "fp32"  # type: ignore[valid-type]
     values: Annotated[dict[_Variable, _Value], Field(max_length=100)] = {}

@@ -81,12 +81,8 @@ _references = sa.Table(
     _position(),
     _run(nullable=False, index=True),
     *(
-        sa.Column(
-            field.name,
-            sa.BigInteger if "int" in str(field.type) else DOUBLE_PRECISION,
-            nullable="None" in str(field.type),
-        )
-        for field in dataclasses.fields(Reference)
+        sa.Column(name, sa.BigInteger if "int" in type_ else DOUBLE_PRECISION, nullable="None" in type_)
+        for name, type_ in ((field.name, str(field.type)) for field in dataclasses.fields(Reference))
     ),
     _checksum(),
 )

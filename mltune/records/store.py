@@ -126,10 +126,8 @@ class Store:
             if count > MOST_TRIALS:
                 raise ValueError(f"it has {count} trials; a run has at most {MOST_TRIALS}")
             with contextlib.closing(self._tables.trials(after)) as trials:
-                parts = [
-                    Trials.from_rows(rows, self._names, self.header.parameters)
-                    for rows in unsealed_trials(trials, after, count)
-                ]
+                parameters, blocks = self.header.parameters, unsealed_trials(trials, after, count)
+                parts = [Trials.from_rows(rows, self._names, parameters) for rows in blocks]
         return Trials.concatenate(parts or [Trials.from_rows([], self._names)])
 
     def __len__(self) -> int:

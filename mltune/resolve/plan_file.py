@@ -212,8 +212,7 @@ def _problems_table(tasks: Sequence[Task], unit: Unit) -> dict[str, Any]:
 
 def _name_of(kernel: Kernel) -> str:
     """Return the name of a built-in kernel, or the folder of another one."""
-    is_ours = kernel.folder.parent == folders.assets("kernels")
-    name = kernel.folder.name if is_ours else str(kernel.folder)
+    name = kernel.folder.name if kernel.is_built_in else str(kernel.folder)
     return f"{name}:{kernel.space.preset}" if kernel.space.preset else name
 
 
@@ -262,7 +261,10 @@ class _Reader:
         table = self.document.plan
         if not table.title.isprintable():
             raise self.error("plan.title", f"{table.title!r} is no title: it is one line of printable text")
-        self.unit, budget = self.budget(table.budget)
+        self.unit, budget = self.amount("plan.budget", table.budget)
+        if budget > (MAX_BUDGET_S if self.unit == "s" else MAX_BUDGET_TRIALS):
+            limit = "366 days" if self.unit == "s" else f"{MAX_BUDGET_TRIALS} trials"
+            raise self.error("plan.budget", f"{table.budget!r} is too much: a budget is at most {limit}")
         devices = self.devices()
         tasks, options = self.tasks(), self.document.options.model_dump(exclude_unset=True)  # type: ignore[attr-defined]
         try:
@@ -281,14 +283,6 @@ class _Reader:
             options=options,
             text=text,
         )
-
-    def budget(self, text: str) -> tuple[Unit, float]:
-        unit, amount = self.amount("plan.budget", text)
-        most = MAX_BUDGET_S if unit == "s" else MAX_BUDGET_TRIALS
-        if amount > most:
-            limit = "366 days" if unit == "s" else f"{MAX_BUDGET_TRIALS} trials"
-            raise self.error("plan.budget", f"{text!r} is too much: a budget is at most {limit}")
-        return unit, amount
 
     def amount(self, key: str, text: str) -> tuple[Unit, float]:
         """Read a time or a number of trials."""

@@ -63,7 +63,8 @@ def resolve(
     about a device that was chosen and a dataset of another source.
     """
     limits = limits or Limits()
-    device, single = limits.device, {"run": run, **vars(limits), **options}
+    single = {"run": run, **vars(limits), **options}
+    device = single.pop("device")
     if device.startswith(f"{REPLAY}:"):
         if len(sizes) > 1 or len(kernels) > 1:
             several = f"{len(sizes)} sizes" if len(sizes) > 1 else f"{len(kernels)} kernels"
@@ -71,7 +72,7 @@ def resolve(
                 f"{several} were given with {device}, but a dataset holds one problem of one kernel; --device replay "
                 "takes the recorded timings of each."
             )
-        return _replay(problem, shape, kernels[0] if kernels else None, accuracy, **single)
+        return _replay(problem, shape, kernels[0] if kernels else None, accuracy, parse_device(device), **single)
     subject, bundle = named_kernel(problem, kernels[0] if kernels else None, accuracy)
     shapes = [shape if size is None else {**shape, "size": size} for size in sizes]
     problems = [shaped_problem(subject, bundle, sizes, device) for sizes in shapes]
@@ -83,7 +84,9 @@ def resolve(
     if len(problems) > 1 or len(competing) > 1:
         return plan_of(problems, competing, find_gpus()[0], limits, options=options), ()
     any_shape = not given_options(shape) and isinstance(problem, str | Path)
-    return _single(problems[0], competing[0], accuracy, any_shape=any_shape, **single)
+    target = parse_device(device) or choose(competing[0], problems[0], any_shape=any_shape)
+    resolved = load_manifest(target.dataset).problem if target.dataset is not None and any_shape else problems[0]
+    return _request(resolved, competing[0], target, accuracy, **single)
 
 
 def resolve_sweep(
@@ -97,7 +100,7 @@ def resolve_sweep(
     """Resolve the options of ``mltune sweep``, which takes a GPU where no device is named."""
     target = parse_device(device)
     if target is not None and target.dataset is not None:
-        return _replay(problem, shape, kernel, None, device=device, **options)[0]
+        return _replay(problem, shape, kernel, None, target, **options)[0]
     resolved, bundle = named_problem(problem, shape, kernel, device)
     return TuneRequest(resolved, bundle, target or first_gpu("a sweep times kernels on a GPU"), **options)
 
@@ -128,8 +131,7 @@ def plan_of(
             f"at most {MAX_TASKS} tasks in all."
         )
     device, trials, time = limits.device, limits.trials, limits.time
-    if device not in ("all", REPLAY):
-        parse_device(device)
+    target = None if device in ("all", REPLAY) else parse_device(device)
     for kernel in kernels:
         for problem in problems:
             kernel.check_problem(problem)
@@ -138,7 +140,6 @@ def plan_of(
     devices: tuple[str, ...] = (device,)
     workers = (len(gpus) if device == "all" and gpus else 1) * at_once
     if at_once > 1 and not replayed:
-        target = None if device == "all" else parse_device(device)
         numbers = range(len(gpus)) if device == "all" else [0 if target is None else target.cuda]
         devices = tuple(f"cuda:{number}" for number in numbers for _ in range(at_once))
     trials = REPLAY_TRIALS * len(problems) if trials is None and time is None and replayed else trials
@@ -207,35 +208,23 @@ def _measurable(kernels: list[Kernel], problem: Problem, device: str, run: Path 
     return [kernel for kernel in tried if index >= len(gpus) or fits(kernel, gpus[index])] or kernels[:1]
 
 
-def _single(
-    problem: Problem, kernel: Kernel, accuracy: str | None, *, any_shape: bool, device: str, **options: Any
-) -> tuple[TuneRequest, tuple[str, ...]]:
-    """Return the request of one kernel and one problem on a GPU, or without one in replay."""
-    target = parse_device(device) or choose(kernel, problem, any_shape=any_shape)
-    if target.dataset is not None and any_shape:
-        problem = load_manifest(target.dataset).problem
-    return _request(problem, kernel, target, accuracy, **options)
-
-
 def _replay(
     problem: str | Path | Problem | None,
     shape: Shape,
     kernel: str | Path | None,
     accuracy: str | None,
-    *,
-    device: str,
+    target: Target | None,
     **options: Any,
 ) -> tuple[TuneRequest, tuple[str, ...]]:
     """Return the request of a replay: kernel and problem are the recorded ones by default, and must be the same."""
     from mltune.dataset.replay import recorded_kernel
     from mltune.kernel.reader import load_kernel
 
-    target = parse_device(device)
     assert target is not None  # noqa: S101 - only auto has none
     assert target.dataset is not None  # noqa: S101
     recorded = load_manifest(target.dataset)
     bundle, notice = recorded_kernel(recorded) if kernel is None else (load_kernel(kernel), "")
-    replayed = recorded_problem(problem, shape, recorded.problem, device)
+    replayed = recorded_problem(problem, shape, recorded.problem, str(target))
     request, notices = _request(replayed, bundle, target, accuracy, **options)
     return request, (notice, *notices) if notice else notices
 

@@ -138,12 +138,8 @@ class Observer:
                 self.events("failure", number=record.number, state=str(record.state), detail=record.detail)
             measured = record.measurement
             if measured is not None and measured.discarded:
-                self.events(
-                    "throttled",
-                    number=record.number,
-                    discarded=measured.discarded,
-                    throttle_reasons=measured.throttle_reasons,
-                )
+                facts = {name: getattr(measured, name) for name in ("discarded", "throttle_reasons")}
+                self.events("throttled", number=record.number, **facts)
 
     def declared(self, declared: Declaration, elapsed_s: float) -> None:
         """Write the event of a declaration."""

@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mltune.files import folders
 from mltune.kernel.includes import with_macros
 from mltune.records.versions import __version__
 from mltune.results.rating import MS, speed, unit_of
@@ -87,7 +86,7 @@ def header_files(kernel: Kernel) -> dict[str, str]:
 
 def licence(kernel: Kernel) -> str:
     """Return the licence of a kernel's source, as far as mltune knows it."""
-    if kernel.folder.resolve().parent == folders.assets("kernels").resolve():
+    if kernel.is_built_in:
         return "Part of mltune. SPDX-License-Identifier: Apache-2.0"
     return "Its licence is that of the bundle that it was tuned from; mltune adds no terms."
 

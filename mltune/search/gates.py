@@ -10,12 +10,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mltune.cost.features import Features
+from mltune.cost.features import Features, build_columns
 from mltune.cost.regressors import CostModel, ExtraTreesModel, compress, expand
 from mltune.kernel.coding import Columns, Floats, Indices
 from mltune.kernel.space import SearchSpace
 from mltune.records.trial import GATES, Build, Skip
-from mltune.search.history import History, Results, build_columns, fastest_and_some, milestone
+from mltune.search.history import History, Results, fastest_and_some, milestone
 
 Decisions = tuple[list[Skip | None], NDArray[np.bool_]]
 """For each configuration the reason why it is skipped, or None; and whether the audit measures it nevertheless."""

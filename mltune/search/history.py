@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mltune.cost.features import BUILD_COLUMNS
 from mltune.kernel.coding import Floats, Indices
-from mltune.records.trial import GATES, Build, TrialState
+from mltune.records.trial import GATES, TrialState
 from mltune.records.trials import Trials
 
 
@@ -168,14 +168,6 @@ class Results:
 def _extend(columns: Iterable[array[Any]], *new: NDArray[np.float64] | NDArray[np.int64]) -> None:
     for column, values in zip(columns, new, strict=True):
         column.frombytes(values.tobytes())
-
-
-def build_columns(builds: Sequence[Build | None]) -> dict[str, Floats]:
-    """Return the compiler's reports as columns of shape (n_builds,); NaN where a value is not known."""
-    return {
-        name: np.array([getattr(build, name, None) for build in builds], dtype=np.float64)  # None is NaN
-        for name in BUILD_COLUMNS
-    }
 
 
 def milestone(count: int, *, first: int = 8, growth: float = 1.25) -> int:

@@ -167,10 +167,8 @@ class LaunchSearch:
         if fitted is None or len(measured) >= REFIT * len(fitted[1]):
             X = self._features(compiled)
             observations = X[measured], -np.log(self.times_s[measured])
-            fitted = self._models[compiled] = (
-                *observations,
-                None if compiled else self.predict(self.seed, *observations, X),
-            )
+            predictions = None if compiled else self.predict(self.seed, *observations, X)
+            fitted = self._models[compiled] = *observations, predictions
         if fitted[2] is None:  # facts of the compiler arrive between fits
             return self.predict(self.seed, *fitted[:2], self._features(compiled)[candidates])
         return fitted[2][0][candidates], fitted[2][1][candidates]

@@ -460,12 +460,8 @@ def _first(
     """
     best, following, unplaced = start.fast[:1], start.fast[1:], remembered[len(start.fast) :]
     first: dict[int, str] = {}
-    for source, configurations in (
-        ("wisdom", best),
-        ("default", [start.default]),
-        ("wisdom", following),
-        ("start", unplaced),
-    ):
+    groups = (("wisdom", best), ("default", [start.default]), ("wisdom", following), ("start", unplaced))
+    for source, configurations in groups:
         for configuration in filter(None, configurations):
             search = find_near if source == "start" else find
             first.setdefault(search(space, kernel.compiler.completed(configuration)), source)

@@ -182,13 +182,8 @@ def bounded(document: Mapping[str, Any], rate: Rate) -> list[RenderableType]:
     columns |= {f"{rival['kernel']}, best": rival["best"]["limits"] for rival in document["rivals"]}
     if own_limits is not None:
         columns["with these values"] = own_limits["limits"]
-    table = Table(
-        list(best["limits"]),
-        [
-            Column("limited by", str),
-            *(number(heading, partial(_limit, limits, rate)) for heading, limits in columns.items()),
-        ],
-    )
+    figures = (number(heading, partial(_limit, limits, rate)) for heading, limits in columns.items())
+    table = Table(list(best["limits"]), [Column("limited by", str), *figures])
     count, examined = document["configurations"], document["examined"]
     coverage = f"all {count:,} configurations" if examined == count else f"{examined:,} of {count:,} configurations"
     fastest = max(hardware.values()) / best["time_s"]

@@ -282,13 +282,9 @@ def rated(
     """
     present = set(filter(None, references))
     of_reference, of_limit, of_units = spare
+    reference = present.pop() if len(present) == 1 else "reference"
     return [
         *speeds(ratings, of, of_units),
-        number(
-            f"of {present.pop() if len(present) == 1 else 'reference'}",
-            lambda row: of(row).get("share_of_reference"),
-            percent,
-            spare=of_reference,
-        ),
+        number(f"of {reference}", lambda row: of(row).get("share_of_reference"), percent, spare=of_reference),
         number("of peak", lambda row: of(row).get("share_of_peak"), percent, spare=of_limit),
     ]

@@ -64,11 +64,8 @@ def tuned(document: JsonObject) -> list[RenderableType]:
         winner = [("best", text), ("", configuration(best["configuration"]))]
         winner += [("why" if not number else "", line) for number, line in enumerate(document.get("why", ()))]
     shown = facts([*_run_facts(document, winner), ("run", document["run"])])
-    return [shown, "", _funnel(document), *(["", _kernels(document)] if "kernels" in document else [])]
-
-
-def _funnel(document: JsonObject) -> Table:
-    return funnel(document["funnel"], replayed=document["replayed"])
+    passed = funnel(document["funnel"], replayed=document["replayed"])
+    return [shown, "", passed, *(["", _kernels(document)] if "kernels" in document else [])]
 
 
 def _kernels(document: JsonObject) -> RenderableType:
@@ -123,12 +120,8 @@ def _winner(document: JsonObject) -> str:
 def run_summary(document: JsonObject) -> list[RenderableType]:
     """Show the result of ``mltune show``."""
     best = document["best"]
-    shown: list[RenderableType] = [
-        facts([("run", document["run"]), *_run_facts(document, [("winner", _winner(document))])]),
-        "",
-        _funnel(document),
-        "",
-    ]
+    table = facts([("run", document["run"]), *_run_facts(document, [("winner", _winner(document))])])
+    shown: list[RenderableType] = [table, "", funnel(document["funnel"], replayed=document["replayed"]), ""]
     if not best:
         return [*shown, "No trial succeeded yet."]
     columns = [

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mltune.cost.features import BUILD_COLUMNS, Features
+from mltune.cost.features import Features, build_columns
 from mltune.errors import MltuneError
 from mltune.kernel.coding import Floats
 from mltune.records.trial import TrialRecord
@@ -84,13 +84,12 @@ def _reasons(best: _Facts, other: _Facts) -> list[str]:
 
 def _facts(run: TuneResult, trials: Sequence[TrialRecord]) -> list[_Facts]:
     """Return the facts of trials, evaluated together."""
-    built = [{name: getattr(trial.build, name, None) for name in BUILD_COLUMNS} for trial in trials]
-    recorded = [{name: float(value) for name, value in build.items() if value is not None} for build in built]
+    builds = build_columns([trial.build for trial in trials])
+    recorded = [{name: fact for name, fact in _at(row, builds).items() if fact == fact} for row in range(len(trials))]
     unknown: list[_Facts] = [(facts, {}) for facts in recorded]
     placed = placed_of(run)
     if placed is None:
         return unknown
-    builds = {name: np.array([build[name] for build in built], dtype=np.float64) for name in BUILD_COLUMNS}
     try:
         features = Features(placed)
         if not features.has_prior:

@@ -119,22 +119,15 @@ def datasets_of_runs(directory: Path) -> list[Dataset]:
 
 def as_sweeps(datasets: Sequence[Dataset]) -> list[Sweep]:
     """Return datasets as sweeps, in groups that are left out together."""
-    architectures = [dataset.manifest.device.family for dataset in datasets]
-    parameters, several = _parameters(datasets), len(set(architectures)) > 1
-    return [
-        Sweep(
-            dataset.manifest.name,
-            group if several else dataset.manifest.problem.label,
-            dataset.manifest.device.architecture,
-            dataset.manifest.problem.cost_case,
-            dataset.manifest.problem.cost_class,
-            float(dataset.manifest.problem.flops),
-            _completed(dataset, parameters),
-            np.where(dataset.states == TrialState.OK, dataset.numbers("median_s"), np.nan),
-            dataset.manifest.device.name,
-        )
-        for dataset, group in zip(datasets, architectures, strict=True)
-    ]
+    several, parameters = len({dataset.manifest.device.family for dataset in datasets}) > 1, _parameters(datasets)
+
+    def sweep_of(dataset: Dataset) -> Sweep:
+        name, problem, device = dataset.manifest.name, dataset.manifest.problem, dataset.manifest.device
+        median_s = np.where(dataset.states == TrialState.OK, dataset.numbers("median_s"), np.nan)
+        group = device.family if several else problem.label
+        return Sweep.of(name, group, problem, device, _completed(dataset, parameters), median_s)
+
+    return list(map(sweep_of, datasets))
 
 
 def _parameters(datasets: Sequence[Dataset]) -> tuple[str, ...]:

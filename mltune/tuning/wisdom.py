@@ -91,17 +91,9 @@ def nearest(runs_near: Iterable[NearRun | None]) -> tuple[Sweep, ...]:
 def _sweep(run: TuneResult) -> Sweep:
     trials = run.records
     ran = ~trials.in_state(TrialState.SKIPPED)
-    return Sweep(
-        run.slug,
-        run.slug,
-        run.device.architecture,
-        run.problem.cost_case,
-        run.problem.cost_class,
-        float(run.problem.flops),
-        {name: trials.parameter(name)[ran].astype(np.int64) for name in trials.parameters},
-        np.where(trials.succeeded, trials.column("median_s"), np.nan)[ran],
-        run.device.name,
-    )
+    columns = {name: trials.parameter(name)[ran].astype(np.int64) for name in trials.parameters}
+    median_s = np.where(trials.succeeded, trials.column("median_s"), np.nan)[ran]
+    return Sweep.of(run.slug, run.slug, run.problem, run.device, columns, median_s)
 
 
 def earlier_sweeps(session: Session, directory: Path) -> tuple[Sweep, ...]:
@@ -258,10 +250,8 @@ def _entries(result: TuneResult, driver: str) -> list[Entry]:
     finalists |= {
         finalist.number: finalist for finalist in declaration.finalists if finalist.number in best | finalists.keys()
     }
-    return [
-        _entry(result, driver, finalist, verified=declaration.verified and number in best)
-        for number, finalist in finalists.items()
-    ]
+    winners = best if declaration.verified else set()
+    return [_entry(result, driver, finalist, verified=at in winners) for at, finalist in finalists.items()]
 
 
 def _failures(result: TuneResult, driver: str) -> list[Failure]:

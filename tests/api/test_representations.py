@@ -57,17 +57,18 @@ def test_a_forecast_is_a_dict_and_a_table():
 
 
 DATASET = "h200-sgemm-nt-4096-random"
-REPLAY = f"replay:{DATASET}"
+REPLAY, SMALL = f"replay:{DATASET}", "h200-transpose-8192x8192-random"
+SIMPLE = {"search": "random", "skip": False, "progress": None}
 
 
 def compared():
-    return mltune.compare("random", DATASET, evaluations=20, seeds=1, out="compared", progress=None)
+    return mltune.compare("random", SMALL, evaluations=20, seeds=1, out="compared", progress=None)
 
 
 MADE = {
     "TuneResult(sgemm NT 4096 by gemm_simt: ": lambda: mltune.tune(trials=20, device=REPLAY, run="run", progress=None),
     "CampaignResult(2 problems, 0 failed, sizes)": lambda: mltune.tune_sizes(
-        "sgemm", [1024, 4096], trials=32, device="replay", kernel="gemm_simt", run="sizes", progress=None
+        "sgemm", [1024, 4096], trials=32, device="replay", kernel="gemm_simt", run="sizes", **SIMPLE
     ),
     "Comparison(random on 1 dataset, compared)": compared,
     "Dataset(h200-sgemm-nt-4096-random: 5,000 configurations of ": lambda: mltune.load_dataset(DATASET),
@@ -78,8 +79,10 @@ MADE = {
     "Forecast(A rehearsal on recorded timings: ": lambda: mltune.plan("rehearsal"),
     "Plan(A rehearsal on recorded timings: ": lambda: mltune.load_plan("rehearsal"),
     "Kernel(gemm_simt for gemm, ": lambda: mltune.load_kernel("gemm_simt"),
-    "Predicted(1 configuration of gemm_simt for sgemm NT 4096 on ": lambda: mltune.predict("sgemm", gpu="h200"),
-    "UpperBound(sgemm NT 4096 on NVIDIA H200: ": lambda: mltune.bound("sgemm", gpu="h200"),
+    "Predicted(1 configuration of gemm_shared for sgemm NT 4096 on ": lambda: mltune.predict(
+        "sgemm", gpu="h200", kernel="gemm_shared"
+    ),
+    "UpperBound(sgemm NT 4096 on NVIDIA H200: ": lambda: mltune.bound("sgemm", gpu="h200", kernel="gemm_shared"),
     "Search(6 configurations of x, y; 0 told)": lambda: mltune.Search({"x": [1, 2, 3], "y": [1, 2]}),
     "Wisdom(0 entries)": mltune.Wisdom,
 }

@@ -18,6 +18,7 @@ from mltune.records.store import PHASES, Store
 from mltune.records.trial import TrialState
 from mltune.resolve.request import parse_duration
 from tests.cli.program import answer, assert_refused, command, python
+from tests.conftest import few_rows
 from tests.environment import PATIENT, importing
 
 ENVIRONMENT = importing(CUDA_VISIBLE_DEVICES="")
@@ -312,12 +313,13 @@ def append_and_stop(*arguments):
     os.kill(os.getpid(), signal.SIGTERM)
 
 Store.append = append_and_stop
-sys.argv = ["mltune", "sweep", "--complete", "--prune", "convolution", "--device", "replay:convolution_w6600"]
+sys.argv = ["mltune", "sweep", "--complete", "--prune", "convolution", "--device", "replay:few.parquet"]
 main()
 """
 
 
 def test_an_interrupted_sweep_says_what_resumes_it(tmp_path):
+    few_rows(tmp_path, "convolution_w6600", 300, kind="complete")
     stopped = python(STOPPED_SWEEP, cwd=tmp_path)
     assert stopped.returncode == 130
     (run,) = (tmp_path / "runs").iterdir()

@@ -104,6 +104,7 @@ def test_a_database_is_not_opened(name, option, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words", [("tune", ""), ("show", ""), ("bound", "--gpu", ""), ("compare", "--strategies", "")])
+@pytest.mark.sampled(2, nightly=4)
 def test_nothing_slow_and_nothing_of_the_working_directory_is_imported(words, tmp_path):
     program = """
 import sys

@@ -10,6 +10,7 @@ from tests.cli.program import command
 TABLE = "block,tile,time_ms\n16,1,2\n16,2,3\n32,1,1\n32,2,4\n"
 IMPORT = "datasets import t.csv --kernel t --gpu unknown --parameters block,tile --time-column time_ms --out"
 SEARCH = "--trials 3 --search random --no-skip --no-stop"
+SMALL = "--kernel gemm_shared"  # whose space is counted at once
 COMPARE = "--strategies random --evaluations 3 --seeds 2 --jobs 1"
 
 
@@ -40,7 +41,7 @@ def following(words, folder):
         (
             "bound sgemm --gpu t4 --trans TN --m 64 --n 32 --k 16 --config BLK_M=32",
             "predict sgemm --trans TN --m 64 --n 32 --k 16 --gpu t4",
-            "",
+            SMALL,
         ),
         (
             "bound stencil --size nx=64 --size ny=32 --kernel stencil --gpu h200",
@@ -51,8 +52,8 @@ def following(words, folder):
         ("predict sgemm --gpu t4 --prior none --wisdom none", "tune sgemm --prior none --wisdom none", SEARCH),
         ("predict sgemm --gpu t4 --prior gemm_simt", "tune sgemm --kernel gemm_simt --prior gemm_simt", SEARCH),
         ("device", "device --known", ""),
-        ("device --known", "bound sgemm --gpu gtx_680", ""),
-        ("device a100 --out 'my gpu.json'", "bound sgemm --gpu 'my gpu.json'", ""),
+        ("device --known", "bound sgemm --gpu gtx_680", SMALL),
+        ("device a100 --out 'my gpu.json'", "bound sgemm --gpu 'my gpu.json'", SMALL),
         ("datasets", "tune --device replay:xgemm_rtx_2080_ti", SEARCH),
         ("datasets verify convolution_w6600", "compare --seeds 10 --datasets convolution_w6600", COMPARE),
         ("datasets export convolution_w6600 t4.json --format t4", "compare --seeds 10 --table t4.json", COMPARE),

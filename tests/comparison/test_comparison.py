@@ -63,8 +63,8 @@ def test_every_job_is_run_once_and_a_second_comparison_runs_none(source: Recordi
         np.testing.assert_array_equal(runs.best_s, again.runs[pair].best_s)
 
 
-def test_more_seeds_go_on_from_those_that_are_there(source: RecordingSource, tmp_path: Path) -> None:
-    compare_strategies(request(source, tmp_path))
+def test_more_seeds_go_on_from_those_that_are_there(written: Path, source: RecordingSource, tmp_path: Path) -> None:
+    shutil.copy(written, tmp_path)
     reported = Reported()
     more = compare_strategies(request(source, tmp_path, seeds=4), reported)
     assert reported == [7, 8]
@@ -182,13 +182,13 @@ def edit(journal: Path, change: Callable[[dict], object]) -> None:
     journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
-def test_a_job_that_fails_is_recorded_and_tried_again(source: RecordingSource, tmp_path: Path) -> None:
+def test_a_job_that_fails_is_recorded_and_tried_again(written: Path, source: RecordingSource, tmp_path: Path) -> None:
     def fail(run: dict) -> None:
         if run["strategy"] == "astra":
             run |= {"builds": None, "error": "Traceback\nValueError: lost\x1b[2J\n"}
 
     wanted = request(source, tmp_path)
-    compare_strategies(wanted)
+    shutil.copy(written, tmp_path)
     edit(tmp_path / "runs-1of1.jsonl", fail)
     reported = Reported()
     found = compare_strategies(wanted, reported, lambda: True)
@@ -217,8 +217,8 @@ def test_nothing_is_written_through_a_link(source: RecordingSource, tmp_path: Pa
     assert (tmp_path / "canary").read_text() == ""
 
 
-def test_another_comparison_does_not_mix_with_this_one(source: RecordingSource, tmp_path: Path) -> None:
-    compare_strategies(request(source, tmp_path))
+def test_another_comparison_does_not_mix_with_this_one(written: Path, source: RecordingSource, tmp_path: Path) -> None:
+    shutil.copy(written, tmp_path)
     with pytest.raises(RunDirectoryError, match="evaluations"):
         compare_strategies(request(source, tmp_path, evaluations=21))
     changed = tmp_path / "bowl.csv"
@@ -302,8 +302,8 @@ def test_what_is_left_of_a_journal_is_continued(
 
 
 def test_seconds_are_kept_exactly(source: RecordingSource, tmp_path: Path) -> None:
-    first = compare_strategies(request(source, tmp_path))
-    again = compare_strategies(request(source, tmp_path))
+    first = compare_strategies(request(source, tmp_path, seeds=1))
+    again = compare_strategies(request(source, tmp_path, seeds=1))
     for pair, runs in first.runs.items():
         np.testing.assert_array_equal(runs.spent_s, again.runs[pair].spent_s)
 
@@ -365,7 +365,9 @@ def test_what_cannot_be_compared_is_refused(wrong: dict, message: str) -> None:
 
 def test_the_score_over_time_is_that_of_each_number_of_cores(source: RecordingSource, tmp_path: Path) -> None:
     strategies = ("mltune:batch=4:in_flight=1", "random")
-    comparison = compare_strategies(request(source, tmp_path, strategies=strategies, cores=(1, 4), evaluations=60))
+    comparison = compare_strategies(
+        request(source, tmp_path, strategies=strategies, cores=(1, 4), evaluations=60, seeds=1)
+    )
     assert comparison.strategies == strategies, "searches with some cores are no strategies of their own"
     found = comparison.summary["strategies"]
     assert {name: [*one["over_time"]] for name, one in found.items()} == {name: ["1", "4"] for name in found}

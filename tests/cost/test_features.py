@@ -70,7 +70,7 @@ def test_an_empty_table_has_no_rows(kernel, features):
 
 def test_formulas_by_hand(kernel, features):
     columns = table(kernel, CLASSIC)
-    found = {name: values[0] for name, values in features.derived(columns).items()}
+    found = {name: values[0] for name, values in features.derived_and_bound(columns)[0].items()}
     row = by_name(features.names_before, features.before(columns)[0])
     fma, loads, copies = 8 * 8 * 16, 4 * 16, 4  # per thread and step
     waves = 32 * 32 / (132 * 2)
@@ -93,8 +93,8 @@ def test_formulas_by_hand(kernel, features):
 
 def test_derived_columns_are_corrected_by_builds(kernel, features):
     columns = table(kernel, CLASSIC | {"MIN_BLOCKS": 1})
-    slim = features.derived(columns, {"registers": np.array([64])})
-    fat = features.derived(columns, {"registers": np.array([255])})
+    slim = features.derived_and_bound(columns, {"registers": np.array([64])})[0]
+    fat = features.derived_and_bound(columns, {"registers": np.array([255])})[0]
     assert slim["blocks_per_sm"][0] > fat["blocks_per_sm"][0] == 1
     assert slim["spilled_registers"][0] == 0
 
@@ -103,7 +103,7 @@ def test_accesses_say_where_banks_collide():
     kernel = load_kernel("gemm_simt")
     problem = GemmProblem("s", "T", "N", 512, 512, 512)  # both operands are transposed by their copies
     columns = recorded_columns("h200-sgemm-nt-4096-random", 2000)
-    conflicts = Features(PlacedKernel(kernel, problem, H200)).derived(columns)["bank_conflicts"]
+    conflicts = Features(PlacedKernel(kernel, problem, H200)).derived_and_bound(columns)[0]["bank_conflicts"]
     assert conflicts.min() >= 1
     unpadded = (columns["PAD_A"] == 0) & (columns["PAD_B"] == 0)
     assert conflicts[unpadded].mean() > conflicts[~unpadded].mean()
@@ -122,7 +122,7 @@ def test_a_lane_accesses_as_many_bytes_as_one_can(kernel):
 def test_double_precision_is_not_bound_by_issue_slots(kernel):
     double = Features(PlacedKernel(kernel, GemmProblem("d", "N", "T", 4096, 4096, 4096), H200))
     thread_tile = CLASSIC | {"VEC": 2, "MIN_BLOCKS": 1}
-    assert double.derived(table(kernel, thread_tile))["issue_bound"][0] == 1.0
+    assert double.derived_and_bound(table(kernel, thread_tile))[0]["issue_bound"][0] == 1.0
 
 
 def test_tiles_that_stick_out_are_useless_work(kernel):

@@ -178,7 +178,7 @@ def test_figures_of_a_card_are_read(path):
     write_card(path, {"facts": facts("high")})
     card = load_card(path)
     assert (card.gain, card.shares("model"), card.shares("physics")) == (0.15, {5: [0.9]}, {1: [0.5], 5: [0.8]})
-    assert [one.flops for one in card.origins] == [1e9]
+    assert [one.flops for one in card.training.values()] == [1e9]
 
 
 @pytest.mark.parametrize(

@@ -100,11 +100,12 @@ def test_before_compiling_the_fastest_of_the_proposals_are_kept_and_a_few_of_the
 
 
 def test_what_is_wanted_is_kept_whole_and_at_most_half_of_it_for_the_audit(measured):
-    everything, nothing = gates(measured).screen(measured.new, 700, np.random.default_rng(0))
+    screening = gates(measured)  # whose model is fitted once
+    everything, nothing = screening.screen(measured.new, 700, np.random.default_rng(0))
     assert everything.tolist() == list(range(700))
     assert nothing == [None] * 700
     for seed in range(20):
-        kept, audited = gates(measured).screen(measured.new, 2, np.random.default_rng(seed))
+        kept, audited = screening.screen(measured.new, 2, np.random.default_rng(seed))
         assert len(kept) == 2
         assert sum(skip is not None for skip in audited) <= 1
 

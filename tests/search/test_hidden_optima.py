@@ -57,7 +57,7 @@ def test_a_promise_holds_as_often_as_it_says(family, numbers):
     assert held >= 0.8 * len(sweeps)
 
 
-@pytest.mark.parametrize(("family", "number"), [("isolated", 0), ("narrow", 5)])
+@pytest.mark.parametrize(("family", "number"), [pytest.param("isolated", 0, marks=pytest.mark.nightly), ("narrow", 5)])
 def test_all_that_is_fast_is_measured_and_a_promise_is_as_strong_as_the_audit_sees_a_small_group(family, number):
     """A tenth of the space is audited at most: it meets a group of ten with about 65 %, one of twenty with 85 %."""
     pruner, missed, drawn = swept(family, number, 0)

@@ -30,7 +30,9 @@ class Recorded:
         rng = np.random.default_rng(seed)
         rows = rng.choice(np.flatnonzero(np.isfinite(times)), POOL, replace=False)
         columns = {one: np.asarray(data.columns[one])[rows] for one in kernel.all_parameters if one in data.columns}
-        derived = Features(PlacedKernel(kernel, data.manifest.problem, data.manifest.device)).derived(columns)
+        derived = Features(PlacedKernel(kernel, data.manifest.problem, data.manifest.device)).derived_and_bound(
+            columns
+        )[0]
         self.times_s, self.random = times[rows], rng
         self.search = LaunchSearch(columns, SPACES[name], derived["tiles"], derived["threads"], H200, seed)
         for column in BUILD:

@@ -22,7 +22,7 @@ from mltune.search.search import KernelSearch, SearchSettings
 CORES = 16
 SMALL = {"M": (16, 32, 64, 128, 256), "N": (16, 32, 64, 128, 256), "K": (8, 16, 32), "VM": (1, 2, 4)}
 LARGER = SMALL | {"VM": (1, 2, 4, 8)}
-LAUNCHES = {"M": (16, 32), "GRID": tuple(range(1, 1001))}
+LAUNCHES = {"M": (16, 32), "GRID": tuple(range(1, 501))}
 LARGE = SMALL | {"VN": (1, 2, 4), "PAD": (0, 1), "STAGES": (1, 2, 3, 4)}
 
 
@@ -115,12 +115,12 @@ def test_a_large_space_with_a_build_for_each_is_searched_and_the_decision_says_w
     assert search.whole.detail.startswith("not everything is measured: all 5,400 configurations would take ")
 
 
-def test_two_builds_for_two_thousand_launches_are_a_whole_space():
+def test_two_builds_for_a_thousand_launches_are_a_whole_space():
     shared, apart = Bench(LAUNCHES, ("GRID",), run_s=1e-3), Bench(LAUNCHES, run_s=1e-3)
     search = shared.search()
-    assert len(shared.play(search)) == 2000
-    assert search.verdict == "all 2,000 configurations were measured"
-    assert len(apart.play(apart.search())) < 1000
+    assert len(shared.play(search)) == 1000
+    assert search.verdict == "all 1,000 configurations were measured"
+    assert len(apart.play(apart.search())) < 500
 
 
 @pytest.mark.parametrize(

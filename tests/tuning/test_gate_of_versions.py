@@ -73,7 +73,7 @@ def test_with_recorded_noise_200_verdicts_are_right(name, effect, verdict):
 
 
 def test_at_the_edge_it_stays_undecided():
-    found = [median_of_looks(Turns(recorded_noise(RECORDED[0]), 0.01, seed).take, 0.01, 0.99)[0] for seed in range(20)]
+    found = [median_of_looks(Turns(recorded_noise(RECORDED[0]), 0.01, seed).take, 0.01, 0.99)[0] for seed in range(8)]
     assert set(found) == {"undecided"}
 
 
@@ -141,6 +141,7 @@ def test_an_observation_of_a_short_kernel_is_several_pairs(gate):
         (Build(TrialState.COMPILE_ERROR, "expected a ;"), "failed", "compile_error: expected a ;"),
     ],
 )
+@pytest.mark.sampled(4, nightly=6)
 def test_a_new_version_that_does_not_work_is_no_error_of_the_gate(gate, new, verdict, words):
     found = gate({}, new)
     assert (found.verdict, found.passed) == (verdict, False)
@@ -155,6 +156,7 @@ def test_an_old_version_that_does_not_work_is_refused(gate, old):
 
 
 @pytest.mark.parametrize("known", ["old", "new", "bundle"])
+@pytest.mark.sampled(1, nightly=3)
 def test_an_answer_is_that_of_a_version_that_is_compiled_here(idle_workers, tmp_path, monkeypatch, known):
     """If it cannot be made, that is a fault of the new version only where the answer is its own."""
     source = 'extern "C" __global__ void entry(float* out) { out[threadIdx.x] = WIDTH; }'

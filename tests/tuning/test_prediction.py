@@ -54,16 +54,15 @@ def test_physics_ranks_where_the_card_shows_it_to_be_better():
     card = shipped_card(kernel)
     by_model, by_physics = (np.mean(card.shares(source)[1]) for source in ("model", "physics"))
     assert by_model < by_physics
-    found = predict(PlacedKernel(kernel, SGEMM, device), wisdom="none")
+    placed = PlacedKernel(kernel, SGEMM, device)  # whose space takes most of a second
+    found = predict(placed, wisdom="none")
     assert (found.expected.source, found.expected.share) == ("physics", pytest.approx(by_physics))
     assert found.expected.by_model == pytest.approx(by_model)
-    assert found.choices == predict(PlacedKernel(kernel, SGEMM, device), prior="none", wisdom="none").choices
-    named = predict(
-        PlacedKernel(kernel, SGEMM, device), prior="gemm_simt", wisdom="none"
-    ).expected  # is used where it is asked for
+    assert found.choices == predict(placed, prior="none", wisdom="none").choices
+    named = predict(placed, prior="gemm_simt", wisdom="none").expected  # is used where it is asked for
     assert (named.source, named.by_model) == ("model", None)
     assert named.learned_from == "other problems on GPUs of the same architecture"
-    assert predict(PlacedKernel(kernel, SGEMM, device), top=5, wisdom="none").expected.source == "model"
+    assert predict(placed, top=5, wisdom="none").expected.source == "model"
     shown = command("predict", "dgemm", "--gpu", "t4", "--kernel", "gemm_simt", "--wisdom", "none").stdout
     text = " ".join(shown.split())
     assert f"ranked by physics; the first choice by physics alone reached {by_physics:.3f} of the optimum" in text

@@ -18,12 +18,13 @@ from mltune.search.pruning import Promise
 from mltune.search.strata import FALSE_SHARE
 from mltune.tuning.sweep import pruned_sweep
 from mltune.tuning.training import train
+from tests.conftest import few_rows
 
 DATASET = "convolution_mi250x_gcd"
 
 
-def request(run, **options):
-    return resolve_sweep(None, {}, device=f"replay:{DATASET}", run=run, **options)
+def request(run, dataset=DATASET, **options):
+    return resolve_sweep(None, {}, device=f"replay:{dataset}", run=run, **options)
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,14 @@ def swept(tmp_path_factory):
 def records(swept):
     with Store.read_only(swept[1]) as store:
         return list(store.records())
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Return a dataset of few configurations, of which a sweep takes a second, the result, and the run's directory."""
+    folder = tmp_path_factory.mktemp("few")
+    dataset = few_rows(folder, DATASET, 400, kind="complete")
+    return dataset, pruned_sweep(request(folder / "run", dataset), Promise()), folder / "run"
 
 
 def test_best_is_measured_in_a_fraction_of_the_seconds(swept):
@@ -86,25 +95,27 @@ def test_rounds_are_batches_and_sources_are_named(records):
     assert [record.number for record in sorted(records, key=lambda one: one.number)] == list(range(len(records)))
 
 
-def test_interrupted_sweep_goes_on_with_the_same_decisions(swept, records, tmp_path):
-    with Store.read_only(swept[1]) as store:
-        header = store.header
+def test_interrupted_sweep_goes_on_with_the_same_decisions(few, tmp_path):
+    dataset, swept, run = few
+    with Store.read_only(run) as store:
+        header, records = store.header, list(store.records())
+    assert {record.proposed_by for record in records} == {"random", "model", "audit"}
     some = np.random.default_rng(0).permutation(len(records))[: len(records) // 2]
     with Store.open(tmp_path / "run", header) as store:
         store.append(*(records[at] for at in some.tolist()))
 
-    again = pruned_sweep(request(tmp_path / "run"), Promise())
+    again = pruned_sweep(request(tmp_path / "run", dataset), Promise())
 
-    assert again.audit == swept[0].audit
+    assert again.audit == swept.audit
     with Store.read_only(tmp_path / "run") as store:
         resumed = sorted(store.records(), key=lambda one: one.number)
     assert resumed == sorted(records, key=lambda one: one.number)
 
 
-def test_finished_sweep_answers_the_same_again(swept):
-    again = pruned_sweep(request(swept[1]), Promise())
+def test_finished_sweep_answers_the_same_again(few):
+    dataset, swept, run = few
 
-    assert again == swept[0]
+    assert pruned_sweep(request(run, dataset), Promise()) == swept
 
 
 def test_record_of_another_configuration_is_refused(swept, records, tmp_path):

@@ -1,6 +1,7 @@
 """Trials that end in another order than they began: nothing waits for a late one, and a resumed run knows the order."""
 
 import heapq
+import shutil
 from concurrent.futures import Future
 from dataclasses import replace
 from unittest import mock
@@ -79,7 +80,8 @@ def in_order_of_ends(folder):
         return [replace(record, finished_at=0.0) for record in store.records()]
 
 
-@pytest.mark.parametrize("most", [5, 23, 40])
+@pytest.mark.parametrize("most", [23, 5, 40])
+@pytest.mark.sampled(1, nightly=3)
 def test_a_resumed_run_begins_with_what_was_under_way(tmp_path, submitted, most):
     assert run(tmp_path / "run", most, trials=60).interrupted
     first = in_order_of_ends(tmp_path / "run")
@@ -108,7 +110,8 @@ def test_a_limit_that_cuts_what_was_under_way_keeps_the_rest_for_later(tmp_path,
     assert sorted(numbers_of(run(tmp_path / "run", trials=60).records)) == list(range(60))
 
 
-@pytest.mark.parametrize("hung", [(0,), (3, 9, 20)])
+@pytest.mark.parametrize("hung", [(3, 9, 20), (0,)])
+@pytest.mark.sampled(1, nightly=2)
 def test_a_build_that_hangs_does_not_stop_planning_and_is_made_by_the_next_run(tmp_path, submitted, hung):
     result = run(tmp_path / "run", 60, hung, trials=200)
     assert len(result.records) >= 60
@@ -132,6 +135,14 @@ def test_a_run_of_an_earlier_version_goes_on_and_fills_its_gaps(tmp_path, submit
     assert len({record.index for record in result.records}) == 60
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """Return the directory of a run that ended after 30 of 60 trials."""
+    directory = tmp_path_factory.mktemp("begun") / "run"
+    run(directory, 30, trials=60)
+    return directory
+
+
 @pytest.mark.parametrize(
     "plans",
     [
@@ -141,8 +152,8 @@ def test_a_run_of_an_earlier_version_goes_on_and_fills_its_gaps(tmp_path, submit
         [{"batch": batch, "known": 0, "first": 10**6 * batch, "size": 1} for batch in range(50)],
     ],
 )
-def test_plans_that_no_run_writes_do_no_harm(tmp_path, plans):
-    run(tmp_path / "run", 30, trials=60)
+def test_plans_that_no_run_writes_do_no_harm(begun, tmp_path, plans):
+    shutil.copytree(begun, tmp_path / "run")
     with Store.open(tmp_path / "run") as store:
         store.set_fact("plans", plans)
     first = in_order_of_ends(tmp_path / "run")

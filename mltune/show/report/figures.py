@@ -295,11 +295,9 @@ def not_drawn(evidence: Evidence) -> str:
 def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
     """Plot the winners of a device whose operations are not counted as bars under its bandwidth, if any."""
     runs = {
-        label: evidence_of_run.run
-        for label, evidence_of_run in evidence.items()
-        if evidence_of_run.run.rate.unit == GB_PER_S
-        and not evidence_of_run.run.flops
-        and not not_drawn(evidence_of_run)
+        label: item.run
+        for label, item in evidence.items()
+        if item.run.rate.unit == GB_PER_S and not item.run.flops and not not_drawn(item)
     }
     if not runs:
         return None
@@ -327,17 +325,13 @@ def bandwidths(evidence: Mapping[str, Evidence], name: str) -> Plot | None:
 
 def roofline(evidence: Sequence[Evidence], name: str) -> Plot | None:
     """Plot the winners of one device and of known intensity under its roofline; None without any."""
-    drawn = [
-        evidence_of_run
-        for evidence_of_run in evidence
-        if evidence_of_run.intensity is not None and not not_drawn(evidence_of_run)
-    ]
+    drawn = [item for item in evidence if item.intensity is not None and not not_drawn(item)]
     if not drawn:
         return None
-    runs = [evidence_of_run.run for evidence_of_run in drawn]
+    runs = [item.run for item in drawn]
     device = runs[0].device
     rates = np.array([run.flops / (run.best_time_s or math.inf) for run in runs])
-    intensities = np.array([evidence_of_run.intensity for evidence_of_run in drawn])
+    intensities = np.array([item.intensity for item in drawn])
     ordered = sorted(runs, key=lambda run: run.problem.arithmetic)
     roofs = {run.problem.arithmetic: peak_of(run.problem, run.device) for run in ordered}
     panel = axes(5.4, 3.1, left_in=0.75)

@@ -142,13 +142,8 @@ def _missing(unread: Unread) -> dict[str, Any]:
 
 def _finalist(run: TuneResult, leader: Leader, finalist: Finalist) -> dict[str, Any]:
     """Return a finalist, with its differences from the winner's parameters."""
-    record, differs = run.trial(finalist.number), {}
-    if record is not None:
-        differs = {
-            name: value
-            for name, value in record.configuration.items()
-            if value != leader.record.configuration.get(name)
-        }
+    record, best = run.trial(finalist.number), leader.record.configuration
+    configuration = {} if record is None else record.configuration
     return {
         "trial": finalist.number,
         "median_s": finalist.median_s,
@@ -157,7 +152,7 @@ def _finalist(run: TuneResult, leader: Leader, finalist: Finalist) -> dict[str, 
         "ratio": finalist.ratio,
         "ratio_interval": [finalist.ratio_low, finalist.ratio_high],
         "tie": leader.declaration is not None and finalist.number in leader.declaration.ties,
-        "differs": differs,
+        "differs": {name: value for name, value in configuration.items() if value != best.get(name)},
     }
 
 

@@ -57,10 +57,10 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
     with contextlib.nullcontext() if quick else plotting():
         roofs, time = ([], None) if quick else _of_all(pairs)
         drawn_slugs = set() if quick else furthest_behind(entry for _, entry in pairs)
-        problems = [_problem(evidence_of_run, entry, reference, quick=quick) for evidence_of_run, entry in pairs]
-        for number, (problem, (evidence_of_run, entry)) in enumerate(zip(problems, pairs, strict=True)):
+        problems = [_problem(item, entry, reference, quick=quick) for item, entry in pairs]
+        for number, (problem, (item, entry)) in enumerate(zip(problems, pairs, strict=True)):
             if entry["slug"] in drawn_slugs:
-                problem |= _figures(number, evidence_of_run, entry["label"], alone=len(pairs) == 1)
+                problem |= _figures(number, item, entry["label"], alone=len(pairs) == 1)
     return {
         "attention": _attention(source, document),
         "problems": problems,
@@ -75,11 +75,9 @@ def sections(source: ReportInput, document: Mapping[str, Any], *, quick: bool = 
         "importance": {} if quick else _by_kernel(evidence),
         "failures": failures(source.runs),
         "references": sum(len(run.references) for run in source.runs),
-        "discarded": sum(evidence_of_run.discarded for evidence_of_run in evidence),
+        "discarded": sum(item.discarded for item in evidence),
         "roofs": roofs,
-        "off_roofs": [
-            (entry["label"], reason) for evidence_of_run, entry in pairs if (reason := not_drawn(evidence_of_run))
-        ],
+        "off_roofs": [(entry["label"], reason) for item, entry in pairs if (reason := not_drawn(item))],
         "time": time,
         "reference": reference,
         "compared": _compared(document, reference),
@@ -148,9 +146,9 @@ def _competing(source: ReportInput, entries: Sequence[Entry]) -> list[Entry]:
 def _by_kernel(evidence: Sequence[Evidence]) -> dict[str, dict[str, float]]:
     """Return the mean importance of the most important parameters, by kernel."""
     by_kernel: dict[str, list[Mapping[str, float]]] = {}
-    for evidence_of_run in evidence:
-        if evidence_of_run.importance is not None:
-            by_kernel.setdefault(evidence_of_run.run.kernel, []).append(evidence_of_run.importance)
+    for item in evidence:
+        if item.importance is not None:
+            by_kernel.setdefault(item.run.kernel, []).append(item.importance)
     means = {kernel: mean_importance(those) for kernel, those in by_kernel.items()}
     return {kernel: dict(list(mean.items())[:MOST_PARAMETERS]) for kernel, mean in means.items()}
 

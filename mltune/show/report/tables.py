@@ -56,8 +56,8 @@ def kernels(entries: Sequence[Entry], reference: str) -> Table:
 def predictions(entries: Sequence[Entry], evidence: Sequence[Evidence]) -> Table:
     """Return the table of predictions and skips by problem."""
     rows = [
-        {**entry, "predictions": evidence_of_run.predictions, "audit": evidence_of_run.run.audit}
-        for entry, evidence_of_run in zip(entries, evidence, strict=False)
+        {**entry, "predictions": item.predictions, "audit": item.run.audit}
+        for entry, item in zip(entries, evidence, strict=False)
     ]
     faster = number("faster than the winner", ("optimum", "skipped_faster"), small=_best_skipped)
     columns = [
@@ -90,11 +90,10 @@ def times(entries: Sequence[Entry], total: Mapping[str, float]) -> Table:
 
 def deviations(entries: Sequence[Entry], evidence: Sequence[Evidence]) -> Table:
     """Return the table of the deviations of the reference kernel from its usual time."""
-    each_of = zip(entries, evidence, strict=False)
     rows = [
         {**entry, "drift": drift}
-        for entry, evidence_of_run in each_of
-        for drift in drifts(evidence_of_run.run.references)
+        for entry, item in zip(entries, evidence, strict=False)
+        for drift in drifts(item.run.references)
     ]
     columns = [
         _problem(),
