@@ -225,8 +225,6 @@ def tune_sizes(
 
     names = (*_OF_PROBLEMS, "accuracy", *USUAL, *_OF_RUNS, "kernel", *Limits.__dataclass_fields__)
     check_names("tune_sizes", options, names)
-    if isinstance(sizes, int | str | Mapping):
-        raise UsageError(f"sizes cannot be {sizes!r:.100}: they are a list, such as [1024, 4096].")
     for_run = {name: options.pop(name) for name in _OF_RUNS if name in options}
     resolved, _ = resolve(
         problem,

@@ -137,8 +137,6 @@ def directory_of(run: str | Path | None) -> Path | None:
 
 def kernels_of(kernel: str | Path | Sequence[str | Path] | None) -> list[str | Path]:
     """Return the kernels that are named: none, one or several."""
-    if not isinstance(kernel, str | Path | Sequence | None):
-        raise _refusal("kernel", kernel, "a name, the folder of a bundle, or several of these")
     return [] if kernel is None else [kernel] if isinstance(kernel, str | Path) else [*kernel]
 
 

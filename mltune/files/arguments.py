@@ -1,0 +1,68 @@
+"""Refuse an argument of another type than its parameter, before a function does anything."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from os import PathLike
+from types import NoneType
+from typing import Any, TypeVar
+
+from mltune.files.text import printable
+
+Offered = TypeVar("Offered")
+
+_LONGEST_VALUE = 60
+
+_KINDS: Mapping[str, tuple[Any, str]] = {
+    "str": (str, "a text"),
+    "Path": (PathLike, "a path"),
+    "bool": (bool, "True or False"),
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "Mapping": (Mapping, "a dict"),
+    "Sequence": (Sequence, "a list"),
+    "None": (NoneType, "None"),
+}
+"""The classes of the alternatives of an annotation, and their names in messages."""
+
+_EXPLAINED = ("compiler_options", "device", "problem")
+"""Parameters whose own check has an example."""
+
+
+def checked(offered: Offered, refusal: type[Exception]) -> Offered:
+    """Return a function that first refuses an argument of another type; anything else is returned as it is."""
+    if not inspect.isfunction(offered):
+        return offered
+    annotations = dict(offered.__annotations__)
+    for further in re.findall(r"Unpack\[(\w+)\]", str(annotations)):  # keywords that a dictionary declares
+        declared = offered.__globals__[further].__annotations__
+        annotations |= {name: kind.__forward_arg__ for name, kind in declared.items()}
+    names = inspect.signature(offered).parameters
+
+    @functools.wraps(offered)
+    def check_and_call(*arguments: Any, **options: Any) -> Any:
+        for name, value in (*zip(names, arguments, strict=False), *options.items()):
+            if name not in _EXPLAINED and (wrong := _wrong(value, annotations.get(name, "Any"))):
+                raise refusal(f"{name} cannot be {wrong}; see help(mltune.{offered.__qualname__}).")
+        return offered(*arguments, **options)
+
+    check_and_call.__module__ = "mltune"  # where pickle finds it
+    return check_and_call  # type: ignore[return-value]
+
+
+def _wrong(value: Any, annotation: str) -> str:
+    """Say that a value is none of the alternatives of an annotation, or an empty list where one is needed."""
+    alternatives = re.sub(r"\[.*?\]+", "", annotation).split(" | ")
+    known = [kind for kind in alternatives if kind in _KINDS]
+    if known != alternatives and "Path" not in known:
+        return ""
+    classes = () if isinstance(value, str | bytes) else tuple(_KINDS[kind][0] for kind in known)
+    is_one = isinstance(value, classes) or any(kind.__name__ in alternatives for kind in type(value).__mro__)
+    if is_one and (value not in ([], ()) or "None" in alternatives):
+        return ""
+    law = [_KINDS.get(kind, (None, f"a {kind}"))[1] for kind in alternatives if kind != "None"]
+    return f"{printable(repr(value), _LONGEST_VALUE)}: it is {'empty' if is_one else ' or '.join(law)}"
