@@ -34,7 +34,10 @@ _EXPLAINED = ("compiler_options", "device", "problem")
 
 
 def checked(offered: Offered, refusal: type[Exception]) -> Offered:
-    """Return a function that first refuses an argument of another type; anything else is returned as it is."""
+    """Return a function that first refuses an argument of another type; anything else is returned as it is.
+
+    Messages name the options of commands; those of its errors become its arguments.
+    """
     if not inspect.isfunction(offered):
         return offered
     annotations = dict(offered.__annotations__)
@@ -48,10 +51,31 @@ def checked(offered: Offered, refusal: type[Exception]) -> Offered:
         for name, value in (*zip(names, arguments, strict=False), *options.items()):
             if name not in _EXPLAINED and (wrong := _wrong(value, annotations.get(name, "Any"))):
                 raise refusal(f"{name} cannot be {wrong}; see help(mltune.{offered.__qualname__}).")
-        return offered(*arguments, **options)
+        try:
+            return offered(*arguments, **options)
+        except refusal.__bases__ as error:
+            error.args = (_OPTION.sub(functools.partial(_argument, annotations), str(error)),)
+            raise
 
     check_and_call.__module__ = "mltune"  # where pickle finds it
     return check_and_call  # type: ignore[return-value]
+
+
+_OPTION = re.compile(r"`[^`]*`|--([a-z]+(?:-[a-z]+)*)(?: ((?=\S*[A-Z0-9:=/])[^\s;()`]*[^\s;()`.,:]|none))?")
+"""A command, which stays as it is, or an option with its value."""
+
+
+def _argument(annotations: Mapping[str, str], option: re.Match[str]) -> str:
+    """Write an option of a command as the argument of a call: ``--size n=64`` becomes ``size={'n': 64}``."""
+    name, value = (option[1] or "").replace("-", "_"), option[2]
+    if name not in annotations:
+        return option[0]
+    if value is None:
+        return f"{name}=True" if annotations[name] == "bool" else name
+    key, equals, of_key = value.partition("=")
+    if equals:
+        return f"{name}={{{key!r}: {f'[{of_key}]' if ',' in of_key else of_key}}}"
+    return f"{name}={value if value.isdigit() else repr(value)}"
 
 
 def _wrong(value: Any, annotation: str) -> str:

@@ -375,7 +375,7 @@ class Building:
             self._rates.append((sum(costs), perf_counter() - begun))
         if self.stop():
             raise RunError(
-                f"the times of candidates are incomplete: the same command with --run {self.directory} goes on."
+                f"the times of candidates are incomplete; it goes on with --run {self.directory}."
             )
 
     def _time_again(self, numbers: Sequence[int]) -> None:

@@ -117,7 +117,7 @@ def test_a_model_is_trained_and_loaded():
     trained = mltune.train("h200-transpose-8192x8192-random", "models/mine", seed=1)
     loaded = mltune.load_model("models/mine")
     assert (loaded.kernel, loaded.parameters) == (trained.kernel, trained.parameters)
-    with pytest.raises(UsageError, match="exists; choose another name, or --overwrite"):
+    with pytest.raises(UsageError, match="exists; choose another name, or overwrite=True"):
         mltune.train("h200-transpose-8192x8192-random", "models/mine")
     assert mltune.load_model("gemm_simt").kernel == "gemm_simt"
 
@@ -153,7 +153,7 @@ def test_a_pruned_sweep_is_a_result(tmp_path):
     found = mltune.sweep("convolution", complete=True, prune=True, device=dataset, run="run")
     assert found.pruned.saved_s == found.to_json()["pruning"]["saved_s"]
     assert mltune.load_dataset(found.dataset).manifest.kind == "pruned"
-    with pytest.raises(UsageError, match="--complete --prune --within"):
+    with pytest.raises(UsageError, match="write complete=True prune=True within"):
         mltune.sweep("sgemm", within=0.1)
     with pytest.raises(UsageError, match="a sweep times kernels on a GPU"):
         mltune.sweep("sgemm")

@@ -1,5 +1,7 @@
 """Mistakes that a person makes in Python: each is a UsageError that says what to write, before anything runs."""
 
+import re
+
 import pytest
 
 from mltune import UsageError
@@ -25,7 +27,7 @@ MISTAKES = [
     ("mltune.tune('sgemm', time='soon', device=replay)", "time", "'soon'"),
     ("mltune.tune('sgemm', device='gpu')", "auto, cuda:N or replay:NAME", "'gpu'"),
     ("mltune.tune('sgemm', search='modle', device=replay)", "did you mean 'model'?"),
-    ("mltune.tune('sgemm', size={'M': 512}, device=replay)", "{'M': 512}", "--m 512"),
+    ("mltune.tune('sgemm', size={'M': 512}, device=replay)", "{'M': 512}", "m=512"),
     (
         "mltune.tune_kernel('add', source, n, [c, n], {'block_size_x': [32, 64]}, n_trials=5)",
         "n_trials",
@@ -64,6 +66,13 @@ MISTAKES = [
     ("mltune.report('runs', overwrite='no')", "overwrite cannot be 'no': it is True or False"),
     ("mltune.train([], 'model')", "datasets cannot be []: it is empty"),
     ("mltune.merge_datasets('a', out='b')", "datasets cannot be 'a': it is a list"),
+    ("mltune.sweep('sgemm', prune=True)", "prune=True was given without complete=True; write complete=True"),
+    ("mltune.sweep('sgemm', within=0.1)", "within was given without prune=True"),
+    ("mltune.check('stencil', size=5)", "5 is no size of stencil", "size={'nx': 1024}"),
+    ("mltune.compare('random', parameters='x')", "table is missing, to which parameters, time_column and aggregate=True"),
+    ("mltune.check('gemm_simt', precision='x')", "precision cannot be 'x'"),
+    ("mltune.devices(out='x.txt')", "out cannot be x.txt", "`mltune device cuda:0 --out my-gpu.json`"),
+    ("mltune.tune('convolution')", "name recorded timings with device='replay:NAME'"),
     ("mltune.Wisdom.load(5)", "path cannot be 5: it is a path or a text", "help(mltune.Wisdom.load)"),
     ("mltune.Wisdom().save(5)", "path cannot be 5: it is a path or a text"),
     (
@@ -105,4 +114,5 @@ def test_a_mistake_is_answered_before_anything_runs(mistake, words, tmp_path, mo
     for word in words:
         assert word in str(error.value)
     assert ", got " not in str(error.value)  # the mistake comes before the law
+    assert "--" not in re.sub("`[^`]*`", "", str(error.value)), "an option, outside of a command"
     assert list(tmp_path.iterdir()) == []

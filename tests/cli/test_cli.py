@@ -72,7 +72,7 @@ def test_several_sizes_are_tuned_together_and_resumed(tmp_path):
     said = command(*given, 48).stderr
     first = answer(*given, 48)
 
-    assert f"run directory: {tmp_path / 'run'}; the command with --run {tmp_path / 'run'} resumes it" in said
+    assert f"run directory: {tmp_path / 'run'}; name it to resume the run" in said
     assert [one["slug"] for one in first["problems"]] == ["sgemm-nt-1024", "sgemm-nt-4096"]
     assert all(one["trials"] >= 16 and one["best"] for one in first["problems"])
     assert sum(one["trials"] for one in first["problems"]) == 48
