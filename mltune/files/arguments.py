@@ -53,7 +53,7 @@ def checked(offered: Offered, refusal: type[Exception]) -> Offered:
                 raise refusal(f"{name} cannot be {wrong}; see help(mltune.{offered.__qualname__}).")
         try:
             return offered(*arguments, **options)
-        except refusal.__bases__ as error:
+        except refusal.__bases__ as error:  # type: ignore[misc] # of mltune
             error.args = (_OPTION.sub(functools.partial(_argument, annotations), str(error)),)
             raise
 
@@ -61,17 +61,17 @@ def checked(offered: Offered, refusal: type[Exception]) -> Offered:
     return check_and_call  # type: ignore[return-value]
 
 
-_OPTION = re.compile(r"`[^`]*`|--([a-z]+(?:-[a-z]+)*)(?: ((?=\S*[A-Z0-9:=/])[^\s;()`]*[^\s;()`.,:]|none))?")
+_OPTION = re.compile(r"`[^`]*`|--([a-z]+(?:-[a-z]+)*)(?: ((?=\S*[A-Z0-9:=/])[^\s;()`]*[^\s;()`.,:]|none|replay))?")
 """A command, which stays as it is, or an option with its value."""
 
 
 def _argument(annotations: Mapping[str, str], option: re.Match[str]) -> str:
     """Write an option of a command as the argument of a call: ``--size n=64`` becomes ``size={'n': 64}``."""
     name, value = (option[1] or "").replace("-", "_"), option[2]
-    if name not in annotations:
+    if not name or (name not in annotations and annotations.get("options") != "Any"):
         return option[0]
     if value is None:
-        return f"{name}=True" if annotations[name] == "bool" else name
+        return f"{name}=True" if annotations.get(name) == "bool" else name
     key, equals, of_key = value.partition("=")
     if equals:
         return f"{name}={{{key!r}: {f'[{of_key}]' if ',' in of_key else of_key}}}"

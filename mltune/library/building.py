@@ -374,9 +374,7 @@ class Building:
         if any(costs):
             self._rates.append((sum(costs), perf_counter() - begun))
         if self.stop():
-            raise RunError(
-                f"the times of candidates are incomplete; it goes on with --run {self.directory}."
-            )
+            raise RunError(f"the times of candidates are incomplete; it goes on with --run {self.directory}.")
 
     def _time_again(self, numbers: Sequence[int]) -> None:
         """Time candidates again that were far slower than elsewhere: another process may have had the GPU."""

@@ -121,7 +121,7 @@ class TestBadInput:
             (("tune", "--size", "8", "--device", "replay:convolution_w6600"), ("another size of convolution",)),
             (("space", "convolution", "--size", "8"), ("only replayed", "another one")),
             (("sweep", "sgemm", "--device", "replay:x"), ("'x' is no dataset",)),
-            (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),
+            (("sweep", "sgemm"), ("Without a GPU, `mltune tune` replays recorded timings",)),
             (("space", "no_such_kernel"), ("no_such_kernel",)),
             (("space", "gemm_simt", "--precision", "q"), ("--precision", "s, d, c, z, h, b, dd", "'q'")),
             (("show", "no/such/run"), ("no/such/run",)),
