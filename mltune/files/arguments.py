@@ -29,7 +29,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
 }
 """The classes of the alternatives of an annotation, and their names in messages."""
 
-_EXPLAINED = ("compiler_options", "device", "problem")
+_EXPLAINED = ("compiler_options", "device", "enough", "problem")
 """Parameters whose own check has an example."""
 
 

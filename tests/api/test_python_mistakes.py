@@ -51,7 +51,7 @@ MISTAKES = [
     ("mltune.tune('sgemm', kernel=3)", "kernel cannot be 3"),
     ("mltune.tune('sgemm', run=3)", "run cannot be 3: it is a text or a path", "help(mltune.tune)"),
     ("mltune.tune('sgemm', skip='no', device=replay)", "skip cannot be 'no'", "True or False"),
-    ("mltune.tune('sgemm', enough='85%', device=replay)", "enough cannot be '85%': it is a number"),
+    ("mltune.tune('sgemm', enough='85%', device=replay)", "enough cannot be '85%'", "at most 1"),
     ("mltune.tune_sizes('sgemm', 512)", "sizes cannot be 512: it is a list", "help(mltune.tune_sizes)"),
     ("mltune.tune_sizes('sgemm', [])", "sizes cannot be []: it is empty"),
     ("mltune.tune_sizes('sgemm', [512], run=5)", "run cannot be 5: it is a text or a path"),
