@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike
@@ -14,8 +15,6 @@ from typing import Any, TypeVar
 from mltune.files.text import printable
 
 Offered = TypeVar("Offered")
-
-_LONGEST_VALUE = 60
 
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "str": (str, "a text"),
@@ -61,7 +60,9 @@ def checked(offered: Offered, refusal: type[Exception]) -> Offered:
     return check_and_call  # type: ignore[return-value]
 
 
-_OPTION = re.compile(r"`[^`]*`|--([a-z]+(?:-[a-z]+)*)(?: ((?=\S*[A-Z0-9:=/])[^\s;()`]*[^\s;()`.,:]|none|replay))?")
+_OPTION = re.compile(
+    r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: ((?=\S*[A-Z0-9:=/])[^\s;()`]*[^\s;()`.,:]|none|replay))?"
+)
 """A command, which stays as it is, or an option with its value."""
 
 
@@ -86,7 +87,7 @@ def _wrong(value: Any, annotation: str) -> str:
         return ""
     classes = () if isinstance(value, str | bytes) else tuple(_KINDS[kind][0] for kind in known)
     is_one = isinstance(value, classes) or any(kind.__name__ in alternatives for kind in type(value).__mro__)
-    if is_one and (value not in ([], ()) or "None" in alternatives):
+    if is_one and (not isinstance(value, list | tuple) or value or "None" in alternatives):
         return ""
     law = [_KINDS.get(kind, (None, f"a {kind}"))[1] for kind in alternatives if kind != "None"]
-    return f"{printable(repr(value), _LONGEST_VALUE)}: it is {'empty' if is_one else ' or '.join(law)}"
+    return f"{printable(reprlib.repr(value))}: it is {'empty' if is_one else ' or '.join(law)}"
