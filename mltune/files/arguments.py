@@ -61,7 +61,7 @@ def checked(offered: Offered, refusal: type[Exception]) -> Offered:
 
 
 _OPTION = re.compile(
-    r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: ((?=\S*[A-Z0-9:=/])[^\s;()`]*[^\s;()`.,:]|none|replay))?"
+    r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?![\w=-])(?: ((?=\S*[A-Z0-9:=/])[^\s;()`]*[^\s;()`.,:]|none|replay))?"
 )
 """A command, which stays as it is, or an option with its value."""
 

@@ -143,6 +143,7 @@ def test_a_public_function_has_its_signature_and_can_be_sent_to_another_process(
         ("was given without --force; write --force", "was given without force=True; write force=True"),
         ("`mltune tune --out x` and --other y", "`mltune tune --out x` and --other y"),
         ("a--size and ---", "a--size and ---"),
+        ("--out_of and --size=3 of a compiler", "--out_of and --size=3 of a compiler"),
     ],
 )
 def test_its_errors_name_arguments_in_place_of_options(kind, written, read):
