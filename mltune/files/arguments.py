@@ -86,8 +86,8 @@ def _wrong(value: Any, annotation: str) -> str:
     if known != alternatives and "Path" not in known:
         return ""
     classes = () if isinstance(value, str | bytes) else tuple(_KINDS[kind][0] for kind in known)
-    is_one = isinstance(value, classes) or any(kind.__name__ in alternatives for kind in type(value).__mro__)
-    if is_one and (not isinstance(value, list | tuple) or value or "None" in alternatives):
+    fits = isinstance(value, classes) or any(kind.__name__ in alternatives for kind in type(value).__mro__)
+    if fits and (not isinstance(value, list | tuple) or value or "None" in alternatives):
         return ""
     law = [_KINDS.get(kind, (None, f"a {kind}"))[1] for kind in alternatives if kind != "None"]
-    return f"{printable(reprlib.repr(value))}: it is {'empty' if is_one else ' or '.join(law)}"
+    return f"{printable(reprlib.repr(value))}: it is {'empty' if fits else ' or '.join(law)}"
