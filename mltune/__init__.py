@@ -43,7 +43,8 @@ def __getattr__(name: str) -> Any:
         return [*_HERE, *api.__all__]
     if name not in ("api", *api.__all__):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = api if name == "api" else getattr(api, name)
+    checked = import_module("mltune.files.arguments").checked
+    value = api if name == "api" else checked(getattr(api, name), UsageError)
     globals()[name] = value
     return value
 

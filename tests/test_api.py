@@ -15,9 +15,11 @@ from importlib import import_module, invalidate_caches
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import mltune
 from mltune import errors
+from mltune.cli import application
 from mltune.dataset.dataset import load_manifest
 from mltune.errors import DatasetError, MltuneError, MltuneWarning, UsageError
 from mltune.resolve import device as target
@@ -42,6 +44,14 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(target, "find_gpus", lambda: ((), "there is no driver"))
 
 
+def _commands(command, path=()):
+    """Yield the words of each command below a group, and the command."""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _commands(below, (*path, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(path), command
+
+
 class TestImport:
     def test_all_names_are_distinct_and_exist(self):
         assert len(mltune.__all__) == len(set(mltune.__all__))
@@ -63,6 +73,22 @@ class TestImport:
         documented = getattr(mltune, name).__doc__
         assert ">>> " in documented
         assert "Returns\n" in documented or " -> " in str(inspect.signature(getattr(mltune, name)))
+
+    def test_the_table_of_commands_names_what_is_there_with_the_options_of_each(self):
+        page = (ROOT / "docs/reference/python/index.md").read_text()
+        table = dict(re.findall(r"^\| `([a-z ]+)` \| `(mltune\.[^`]+)`", page, flags=re.MULTILINE))
+        commands = dict(_commands(get_command(application.app)))
+        assert set(table) == {*commands, "datasets"}
+        for name, command in commands.items():
+            words = set(re.findall(r"\w+", table[name]))
+            if "(" not in table[name]:
+                function = getattr(mltune, table[name].removeprefix("mltune."))
+                words = {*inspect.signature(function).parameters}
+                for declared in re.findall(r"Unpack\[(\w+)\]", str(function.__annotations__)):
+                    words |= {*function.__wrapped__.__globals__[declared].__annotations__}
+            words |= {"as_json", "at_end", "dataset", "follow", "report"}
+            words |= {*inspect.signature(mltune.tune_shapes).parameters} if name == "tune" else set()
+            assert {parameter.name for parameter in command.params} <= words, name
 
     def test_the_defaults_of_a_function_are_those_of_plans_and_requests(self):
         defaults = {one.name: one.default for one in inspect.signature(mltune.tune).parameters.values()}

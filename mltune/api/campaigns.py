@@ -111,7 +111,7 @@ def run(
                 warn([f"the run will write no report: {reason(error)}"])
         with shown(progress, "RunDisplay") as report, interruptible(interrupt) as interrupted:
             if hasattr(report, "say"):
-                report.say(f"run directory: {directory}; the command with --run {directory} resumes it", timed=True)
+                report.say(f"run directory: {directory}; name it to resume the run", timed=True)
             return run_plan(
                 placed,
                 directory,

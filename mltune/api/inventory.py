@@ -263,13 +263,13 @@ def check_wisdom(
     0
     """
     from mltune.known.wisdom import Wisdom
-    from mltune.resolve.device import first_gpu, parse_device
+    from mltune.resolve.device import Target, parse_device
     from mltune.tuning import wisdom_check
     from mltune.tuning.wisdom_check import WisdomCheck
 
     file = wisdom_file(wisdom, must_exist=True)
     loaded = Wisdom.load(file)
-    target = parse_device(device) or first_gpu("a wisdom is checked on a GPU")
+    target = parse_device(device) or Target(cuda=0)
     checked = wisdom_check.check_wisdom(loaded, target, kernels=kernel or (), sample=sample, seed=seed)
     return WisdomCheck(file, tuple(checked))
 

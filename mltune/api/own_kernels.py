@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
 from mltune.api.display import interruptible, shown
-from mltune.errors import DeviceError, MltuneWarning, UsageError
+from mltune.errors import DeviceError, MltuneWarning
 from mltune.resolve.options import RunOptions, directory_of
 
 if TYPE_CHECKING:
@@ -273,8 +273,6 @@ def run_kernel(
     >>> mltune.run_kernel("twice", source, 4, [array], {"block_size_x": 4})  # doctest: +SKIP
     [array([2., 2., 2., 2.], dtype=float32)]
     """
-    if not isinstance(params, Mapping):
-        raise UsageError(f"params cannot be {params!r:.100}: it is a dict of values, such as {{'TILE': 2}}.")
     arguments_of_call = {**locals(), "tune_params": {name: [value] for name, value in params.items()}}
     from mltune.kernel.kernel_tuner_call import kernel_of_call, read_call
     from mltune.resolve.device import parse_device

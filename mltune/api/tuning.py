@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from mltune.api.campaigns import run as carry_out
 from mltune.api.display import interruptible, shown, warn
 from mltune.errors import UsageError
+from mltune.files.arguments import checked
 from mltune.integrations.triton.shapes import ShapeSearch, tune_in_order
 from mltune.known.serving import Export
 from mltune.problem.problem import Problem, ShapeOptions
@@ -225,19 +226,18 @@ def tune_sizes(
 
     names = (*_OF_PROBLEMS, "accuracy", *USUAL, *_OF_RUNS, "kernel", *Limits.__dataclass_fields__)
     check_names("tune_sizes", options, names)
-    if isinstance(sizes, int | str | Mapping):
-        raise UsageError(f"sizes cannot be {sizes!r:.100}: they are a list, such as [1024, 4096].")
     for_run = {name: options.pop(name) for name in _OF_RUNS if name in options}
     resolved, _ = resolve(
         problem,
         {name: options.pop(name, None) for name in _OF_PROBLEMS},
         sizes=sizes,
+        as_plan=True,
         kernels=kernels_of(kernel),
         limits=Limits(device=device, trials=trials, time=time, seed=seed),
         **options,
     )
     assert isinstance(resolved, Plan)  # noqa: S101
-    return carry_out(resolved, **for_run)
+    return checked(carry_out, UsageError)(resolved, **for_run)
 
 
 _OF_PROBLEMS = ("trans", "batch", "epilogue")

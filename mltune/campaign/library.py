@@ -67,7 +67,7 @@ class PlannedLibrary:
         with ExitStack() as stack:
             campaign = carry_out(self.plan, interrupt=stop)
             if campaign.interrupted:
-                raise RunError(f"the tuning was interrupted: the same command with --run {campaign.directory} goes on.")
+                raise RunError(f"the tuning was interrupted; it goes on with --run {campaign.directory}.")
             placed = place(self.plan, *devices.find_gpus())
             tunes = _tunes(placed, campaign.directory)
             tuned_s = sum(tune.run.elapsed_s for tune in tunes) / len(placed.devices)

@@ -74,7 +74,7 @@ class _Clock:
             raise DatasetError(f"the time of result {self.silent_row} has no unit, but others have; give --time-unit")
         if named or self.user_s:
             return []
-        return [f"the file names no unit of its times: {self.rule} has milliseconds, --time-unit names another"]
+        return [f"the file names no unit of its times: {self.rule} has milliseconds, time_unit names another"]
 
 
 def read_results(data: bytes, layout: Layout) -> Results:

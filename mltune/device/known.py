@@ -132,7 +132,6 @@ def find_device(text: str) -> tuple[Device, str]:
     The origin is ``"driver"``; ``"data sheet"``, with the unsure facts; the name of a ``.json`` or ``.toml`` file
     (:func:`read_device`); or empty for ``"unknown"``. A :class:`~mltune.errors.DeviceError` says if there is none.
     """
-    text = str(text)  # from Python it may be a number
     if re.fullmatch("cuda:[0-9]{1,3}", text):
         from mltune.device.query import query_device
 

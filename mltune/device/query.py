@@ -15,6 +15,13 @@ from typing import Any
 from mltune.device.facts import Device
 from mltune.device.packages import package_problems
 from mltune.errors import DeviceError
+from mltune.files.text import many
+
+WITHOUT_GPU = (
+    ". Without a GPU, `mltune tune` replays recorded timings (`mltune datasets`), and `mltune check` compiles for a "
+    "known GPU (`mltune device --known`)."
+)
+"""The next step on a machine without a GPU: the end of a message."""
 
 _MAX_REGISTERS_PER_THREAD = 255  # every compute capability since 3.5
 
@@ -27,9 +34,11 @@ def available_devices() -> tuple[Device, ...]:
 def query_device(index: int) -> Device:
     """Return the facts of a GPU by its position for this process; a DeviceError says what a use of it lacks."""
     count = _count()
+    if not count:
+        raise DeviceError(f"the NVIDIA driver shows no GPU{WITHOUT_GPU}")
     if not 0 <= index < count:
         raise DeviceError(
-            f"there is no cuda:{index}: the driver shows {count} GPUs, cuda:0 the first; see `mltune device`."
+            f"there is no cuda:{index}: the driver shows {many(count, 'GPU')}, cuda:0 the first; see `mltune device`."
         )
     driver = _driver()
     handle = _call("cuDeviceGet", index)
@@ -72,7 +81,7 @@ def driver_version() -> str:
     try:
         status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
     except OSError as error:
-        raise DeviceError("there is no NVIDIA driver here (libcuda.so.1), which a GPU needs.") from error
+        raise DeviceError(f"there is no NVIDIA driver here (libcuda.so.1), which a GPU needs{WITHOUT_GPU}") from error
     if status:
         raise DeviceError(f"the NVIDIA driver does not answer: cuDriverGetVersion failed with {status}.")
     return f"{version.value // 1000}.{version.value % 1000 // 10}"

@@ -487,8 +487,6 @@ def _checked(call: KernelCall) -> dict[str, CodedValues]:
         )
     if not call.parameters:
         raise UsageError("there are no parameters; give one at least, such as {'block_size_x': [64, 128]}.")
-    if not isinstance(call.arguments, Sequence):
-        raise UsageError(f"arguments cannot be {call.arguments!r:.100}: it is a list of arrays and NumPy's scalars.")
     for key in (*call.parameters, *call.defines):
         check_macro_name(key)
     for key, values in call.parameters.items():

@@ -85,7 +85,7 @@ class Export:
             )
             notices.append(
                 f"{form}: M={m} failed, and {server} takes the configuration of M={nearest}, the nearest in the file, "
-                f"not its default{cost}, which is not measured; --keep-default writes the kernel's first configuration"
+                f"not its default{cost}, which is not measured; keep_default (--keep-default) writes the first"
             )
         return notices
 

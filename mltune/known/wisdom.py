@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import WisdomError
+from mltune.files.arguments import checked
 from mltune.files.text import many, printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.space import SearchSpace, find
@@ -74,6 +76,9 @@ class Match:
         return where if self.same_driver else f"{where}, measured with driver {self.entry.driver or 'unknown'}"
 
 
+refusing = partial(checked, refusal=WisdomError)
+
+
 class Wisdom:
     """The best known configurations, by kernel, problem, GPU and driver.
 
@@ -113,6 +118,7 @@ class Wisdom:
         return f"Wisdom({many(len(self.entries), 'entry')})"
 
     @classmethod
+    @refusing
     def load(cls, path: Path | str | None = None) -> Wisdom:
         """Read a file; by default that of the user. A file that does not exist holds no entries.
 
@@ -124,6 +130,7 @@ class Wisdom:
         path = default_file() if path is None else Path(path)
         return cls() if path is None else cls(read(path))
 
+    @refusing
     def save(self, path: Path | str, *, overwrite: bool = False) -> None:
         """Write a file with exactly these entries.
 
@@ -145,6 +152,7 @@ class Wisdom:
                 )
             write(target, self.entries)
 
+    @refusing
     def add_to(self, path: Path | str) -> Wisdom:
         """Merge these entries into a file, which need not exist, and return all that it then holds.
 
@@ -158,6 +166,7 @@ class Wisdom:
         return WisdomFile(Path(path)).add(self)
 
     @classmethod
+    @refusing
     def merge_files(cls, files: Iterable[Path | str], out: Path | str) -> Wisdom:
         """Merge files into another, which need not exist, and return what is in it.
 

@@ -466,9 +466,7 @@ class Building:
         if any(costs):
             self._rates.append((sum(costs), perf_counter() - begun))
         if self.stop():
-            raise RunError(
-                f"the times of candidates are incomplete: the same command with --run {self.directory} goes on."
-            )
+            raise RunError(f"the times of candidates are incomplete; it goes on with --run {self.directory}.")
 
     def _time_again(self, wanted: NDArray[np.bool_]) -> None:
         """Time candidates again that were far slower than elsewhere: another process may have had the GPU."""

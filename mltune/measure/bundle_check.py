@@ -151,7 +151,7 @@ def _build(
         builder = NvrtcBuilder(with_probe(kernel), problem, placed.device.architecture, **limits)
     except DeviceError as error:
         return [], (), str(error)
-    late = Build(TrialState.TIMEOUT, f"not ended within {limit_s:g} s for all builds; give more by --time")
+    late = Build(TrialState.TIMEOUT, f"not ended within {limit_s:g} s, the time limit of all builds")
     with builder:
         definitions = [builder.definitions(configuration) for configuration in configurations]
         probes = [(0, probe) for probe in entry_probes(kernel, problem, definitions[0])]

@@ -110,7 +110,7 @@ def check_encrypted(address: str) -> None:
         warnings.warn(
             f"the scheduler {address} is not encrypted: it takes programs from everybody on its host, and runs them as "
             "you, so it is safe only where you alone can log in. Start it with --protocol tls "
-            f"({page('how-to/use-a-cluster.md')}), use --cluster local, or set {PLAIN}=1.",
+            f"({page('how-to/use-a-cluster.md')}), name the cluster `local`, or set {PLAIN}=1.",
             MltuneWarning,
             stacklevel=3,
         )

@@ -96,7 +96,7 @@ def sample(take: Callable[[int], Sequence[float]], rule: SamplingRule, best_s: f
         bound = max(bound, rule.limited_noise)
     if sampled.stopped_early or noise is None or noise <= bound:
         return sampled
-    fact = f"the noise of the median is {noise:.2%}; it must fall to {bound:.2%}"
+    fact = f"the noise of the median is {100 * noise:.2f} %; it must fall to {100 * bound:.2f} %"
     return replace(sampled, state=TrialState.UNSTABLE, detail=fact)
 
 

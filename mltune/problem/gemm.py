@@ -464,10 +464,10 @@ def parse_problem(
             names = " ".join(f"--{name.lower()} {value}" for name, value in size.items())
             raise ProblemError(
                 f"size cannot be {printable(size, 80)}: of a GEMM it is m, n and k at once, without names, "
-                f"and each has an option of its own: {printable(names, 80)} (m=, n=, k= and batch= in Python)."
+                f"and each has an option of its own: {printable(names, 80)}."
             )
         extents |= dict.fromkeys("mnk", _extent("size", size))
-    ops = trans.upper()
+    ops = str(trans).upper()
     if len(ops) != 2 or not set(ops) <= set(TRANSPOSES):
         raise ProblemError(
             f"trans cannot be {printable(repr(trans), 80)}: it is two of the letters N, T, C, such as NT."

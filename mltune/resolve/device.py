@@ -50,12 +50,12 @@ def parse_device(text: str) -> Target | None:
 
 def find_gpus() -> tuple[tuple[Device, ...], str]:
     """Return the GPUs of this machine, ``cuda:0`` first, and the reason if there is none."""
-    from mltune.device.query import available_devices
+    from mltune.device.query import WITHOUT_GPU, available_devices
 
     try:
         devices = available_devices()
     except DeviceError as error:
-        return (), str(error).removesuffix(".")
+        return (), str(error).removesuffix(WITHOUT_GPU).removesuffix(".")
     return devices, "" if devices else "the NVIDIA driver shows none"
 
 
@@ -69,14 +69,6 @@ def facts_of(device: str) -> Device:
     if not gpus:
         raise UsageError(f"no GPU was found: {reason}; name one, such as --gpu h200 (`mltune device --known`).")
     return gpus[0]
-
-
-def first_gpu(law: str) -> Target:
-    """Return the first GPU of this machine; without one a UsageError says the reason, and the law that needs it."""
-    gpus, reason = find_gpus()
-    if not gpus:
-        raise UsageError(f"no GPU was found ({reason}); {law}.")
-    return Target(cuda=0)
 
 
 def fits(kernel: Kernel, device: Device) -> bool:

@@ -173,7 +173,8 @@ def shaped_problem(problem: str | Problem | None, kernel: Kernel | None, shape: 
                     f"replay:{recordings[0]}, without a problem."
                 ) from None
             raise ProblemError(
-                f"{error} It may also be a kernel with sizes of its own, its folder, or FILE.py:KERNEL with --shapes."
+                f"{error} It may also be a kernel with sizes of its own, or its folder. A kernel of Triton is tuned by "
+                "`mltune tune FILE.py:KERNEL --shapes CSV`."
             ) from error
     if problem is None:
         raise UsageError(

@@ -11,10 +11,11 @@ from typing import Any
 from mltune.dataset.dataset import find_datasets, load_manifest
 from mltune.device.facts import Device
 from mltune.errors import UsageError
+from mltune.files.text import many
 from mltune.kernel.bundle import Kernel
 from mltune.problem.problem import Problem
 from mltune.records.directory import is_begun
-from mltune.resolve.device import Target, choose, find_gpus, first_gpu, fits, parse_device
+from mltune.resolve.device import Target, choose, find_gpus, fits, parse_device
 from mltune.resolve.options import Limits, unusual, whole_number
 from mltune.resolve.plan import MAX_BUDGET_TRIALS, MAX_RIVALS, MAX_TASKS, REPLAY, Plan, Task, Unit, in_order, rivals
 from mltune.resolve.problems import (
@@ -52,9 +53,12 @@ def resolve(
     accuracy: str | None = None,
     limits: Limits | None = None,
     run: Path | None = None,
+    as_plan: bool = False,
     **options: Any,
 ) -> tuple[TuneRequest | Plan, tuple[str, ...]]:
     """Resolve the options of ``mltune tune``: one kernel on one problem is a request, several sizes or kernels a plan.
+
+    With `as_plan` one kernel at one size is a plan, too.
 
     Without a named kernel the candidates that can be measured compete; in replay kernel and problem are the recorded
     ones. A device is that of :func:`mltune.tune`; for a plan also ``"all"``, or ``"replay"``: the recorded timings of
@@ -64,12 +68,12 @@ def resolve(
     """
     limits = limits or Limits()
     single = {"run": run, **vars(limits), **options}
-    device = single.pop("device")
+    device = str(single.pop("device"))
     if device.startswith(f"{REPLAY}:"):
-        if len(sizes) > 1 or len(kernels) > 1:
-            several = f"{len(sizes)} sizes" if len(sizes) > 1 else f"{len(kernels)} kernels"
+        if as_plan or len(sizes) > 1 or len(kernels) > 1:
+            several = f"{len(kernels)} kernels" if len(kernels) > 1 else f"a list of {many(len(sizes), 'size')}"
             raise UsageError(
-                f"{several} were given with {device}, but a dataset holds one problem of one kernel; --device replay "
+                f"{device} cannot be given with {several}: a dataset holds one problem of one kernel; --device replay "
                 "takes the recorded timings of each."
             )
         return _replay(problem, shape, kernels[0] if kernels else None, accuracy, parse_device(device), **single)
@@ -77,11 +81,11 @@ def resolve(
     shapes = [shape if size is None else {**shape, "size": size} for size in sizes]
     problems = [shaped_problem(subject, bundle, sizes, device) for sizes in shapes]
     competing = kernels_for(problems[0], kernels, accuracy) if kernels or bundle is None else [bundle]
-    if bundle is None and len(sizes) == 1:
+    if bundle is None and len(sizes) == 1 and not as_plan:
         competing = _measurable(competing, problems[0], device, run)
     elif bundle is None and device != REPLAY:
         competing = contenders(competing, problems[0], find_gpus()[0])
-    if len(problems) > 1 or len(competing) > 1:
+    if as_plan or len(problems) > 1 or len(competing) > 1:
         return plan_of(problems, competing, find_gpus()[0], limits, options=options), ()
     any_shape = not given_options(shape) and isinstance(problem, str | Path)
     target = parse_device(device) or choose(competing[0], problems[0], any_shape=any_shape)
@@ -102,7 +106,7 @@ def resolve_sweep(
     if target is not None and target.dataset is not None:
         return _replay(problem, shape, kernel, None, target, **options)[0]
     resolved, bundle = named_problem(problem, shape, kernel, device)
-    return TuneRequest(resolved, bundle, target or first_gpu("a sweep times kernels on a GPU"), **options)
+    return TuneRequest(resolved, bundle, target or Target(cuda=0), **options)
 
 
 def plan_of(

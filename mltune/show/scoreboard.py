@@ -59,7 +59,7 @@ def _sections(document: Summary, *, draw: bool = True) -> Iterator[Section]:
             "The clock is simulated: it has some compile cores and one GPU. The score is as above, over seconds. Its "
             "budget is the time that random search takes for its evaluations, one by one.",
         )
-        targets = (f"seconds to {float(to):.0%} (reached)" for to in next(iter(strategies.values()))["to"])
+        targets = (f"seconds to {100 * float(to):.0f} % (reached)" for to in next(iter(strategies.values()))["to"])
         yield Section("In seconds", text, ("strategy", "compile cores", "score", *targets), rows)
     yield Section("What was seen, and what was left out", items=[*_seen(document)])
     yield _picks(document, draw=draw)
@@ -100,14 +100,14 @@ def _overall(document: Summary) -> Section:
     tests = {test["second"]: test for test in document["significance"]}
     reference = next((test["first"] for test in document["significance"]), "")
     header = ["strategy", "score", "95 % interval", *([f"{reference} minus this", "p"] if tests else [])]
-    header += [f"evaluations to {float(to):.0%} (reached)" for to in next(iter(strategies.values()))["to"]]
+    header += [f"evaluations to {100 * float(to):.0f} % (reached)" for to in next(iter(strategies.values()))["to"]]
     rows = []
     for name, summary in strategies.items():
         interval, test = summary["score_interval"], tests.get(name)
         cells = [name, f"{summary['score']:.3f}", "-" if interval is None else "{:.3f} to {:.3f}".format(*interval)]
         if tests:
             cells += ["", ""] if test is None else [f"{test['difference']:+.3f}", f"{test['p_adjusted']:.2g}"]
-        cells += [f"{to['evaluations']:.0f} ({to['reached']:.0%})" for to in summary["to"].values()]
+        cells += [f"{to['evaluations']:.0f} ({100 * to['reached']:.0f} %)" for to in summary["to"].values()]
         rows.append([*cells, f"{1e3 * summary['seconds']['own_per_evaluation']:.2f}", str(summary["seeds"])])
     datasets, limit = document["datasets"], document["evaluations"]
     kinds = [many(len(_groups(datasets, key)), noun) for key, noun in (("kernel", "kernel"), ("device", "GPU"))]
@@ -125,7 +125,7 @@ def _overall(document: Summary) -> Section:
 
 
 def _on_clock(name: str, cores: str, summary: Summary) -> list[str]:
-    seconds = (f"{to['seconds']:.2f} ({to['reached']:.0%})" for to in summary["to"].values())
+    seconds = (f"{to['seconds']:.2f} ({100 * to['reached']:.0f} %)" for to in summary["to"].values())
     return [name, cores, _score(summary), *seconds]
 
 

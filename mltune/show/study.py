@@ -145,7 +145,7 @@ def served(studies: Studies, port: int) -> Iterator[str]:
     try:
         server = make_server(HOST, port, only_local(wsgi(studies.storage)), _ThreadingServer, _QuietHandler)
     except OSError as error:
-        raise UsageError(f"port {port} cannot be used: {reason(error)}; choose another --port.") from error
+        raise UsageError(f"port {port} cannot be used: {reason(error)}; choose another port.") from error
     ended = threading.Event()
     with server, ThreadPoolExecutor(2) as pool:
         pool.submit(server.serve_forever)

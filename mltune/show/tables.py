@@ -304,7 +304,7 @@ def training(document: JsonObject, report: bool = False) -> list[RenderableType]
         shown += ["", Table([{"name": name, **score} for name, score in scores.items()], quality)]
         shown += ["", "bias, error: measured less predicted log of speed among the 5 % predicted to be the fastest"]
     if report:
-        parts = [f"{name} {share:.0%}" for name, share in list(document["importance"].items())[:10]]
+        parts = [f"{name} {100 * share:.0f} %" for name, share in list(document["importance"].items())[:10]]
         shown += ["", f"parameters that carry it: {', '.join(parts)}"]
     return shown
 
@@ -427,7 +427,7 @@ def _over_time(document: JsonObject) -> list[RenderableType]:
 
 def _reached(unit: str, share: str, strategy: JsonObject) -> str:
     reached = strategy["to"][share]
-    return f"{round(reached[unit], 2):g} ({reached['reached']:.0%})"
+    return f"{round(reached[unit], 2):g} ({100 * reached['reached']:.0f} %)"
 
 
 def wisdom(document: JsonObject) -> Iterator[RenderableType]:

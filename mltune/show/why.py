@@ -73,7 +73,7 @@ def _reasons(best: _Facts, other: _Facts) -> list[str]:
     for name, (sign, words) in _FACTS.items():
         if name in facts and name in other_facts:
             higher, less = (facts[name], other_facts[name]) if sign > 0 else (other_facts[name], facts[name])
-            reasons[words.format(facts[name], other_facts[name])] = higher / max(less, 1e-9)
+            reasons[words.format(facts[name], other_facts[name]).replace("%", " %")] = higher / max(less, 1e-9)
     if limits and our_limits:
         binding = max(limits, key=limits.__getitem__)
         words = f"at least {milliseconds(our_limits[binding])} of {binding}, not {milliseconds(limits[binding])}"

@@ -213,7 +213,7 @@ def _check_size(session: Session) -> None:
     if (count := session.placed.space.count) > MOST_ROWS:
         raise UsageError(
             f"the sub-space has {count} configurations, too many for a complete sweep (at most {MOST_ROWS}); fix more "
-            "parameters with --only NAME=VALUE,..."
+            "parameters with --only NAME=VALUE"
         )
 
 

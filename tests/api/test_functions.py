@@ -79,6 +79,13 @@ def test_the_records_of_a_run(printed, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::mltune.MltuneWarning")
+@pytest.mark.parametrize("device", ["auto", "replay"])
+def test_a_list_of_one_size_is_a_campaign_too(tmp_path, device):
+    found = mltune.tune_sizes("sgemm", [4096], kernel="gemm_simt", device=device, trials=4, run="run", **SIMPLE)
+    assert [(one["slug"], one["trials"]) for one in found.to_json()["problems"]] == [("sgemm-nt-4096", 4)]
+
+
+@pytest.mark.filterwarnings("ignore::mltune.MltuneWarning")
 @pytest.mark.system
 def test_several_sizes_are_one_campaign_that_is_resumed(printed):
     seen = []
@@ -117,7 +124,7 @@ def test_a_model_is_trained_and_loaded():
     trained = mltune.train("h200-transpose-8192x8192-random", "models/mine", seed=1)
     loaded = mltune.load_model("models/mine")
     assert (loaded.kernel, loaded.parameters) == (trained.kernel, trained.parameters)
-    with pytest.raises(UsageError, match="exists; choose another name, or --overwrite"):
+    with pytest.raises(UsageError, match="exists; choose another name, or overwrite=True"):
         mltune.train("h200-transpose-8192x8192-random", "models/mine")
     assert mltune.load_model("gemm_simt").kernel == "gemm_simt"
 
@@ -153,9 +160,9 @@ def test_a_pruned_sweep_is_a_result(tmp_path):
     found = mltune.sweep("convolution", complete=True, prune=True, device=dataset, run="run")
     assert found.pruned.saved_s == found.to_json()["pruning"]["saved_s"]
     assert mltune.load_dataset(found.dataset).manifest.kind == "pruned"
-    with pytest.raises(UsageError, match="--complete --prune --within"):
+    with pytest.raises(UsageError, match="write complete=True prune=True within"):
         mltune.sweep("sgemm", within=0.1)
-    with pytest.raises(UsageError, match="a sweep times kernels on a GPU"):
+    with pytest.raises(UsageError, match="Without a GPU, `mltune tune` replays recorded timings"):
         mltune.sweep("sgemm")
 
 

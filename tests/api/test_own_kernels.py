@@ -35,7 +35,7 @@ def call(tmp_path, name="add", **options):
         ({"grid_div_x": "block_size_x - 64"}, "grid_div_x is 0 for .*'block_size_x': 64.*; it must be positive"),
         ({"compiler_options": "-O3"}, "compiler_options cannot be .-O3.: it is a list of texts"),
         ({"params": {"block_size_x": 64}}, "is no list of values"),
-        ({"params": [{"block_size_x": 64}]}, "cannot be the parameters, a dict of lists"),
+        ({"params": [{"block_size_x": 64}]}, "tune_params cannot be .*: it is a dict"),
         ({"answer": [np.ones(5, np.float32), None, None]}, "argument_0 has 5 elements, but the argument 1000"),
         ({"strategy_options": {"time_limit": "soon"}}, "is no positive time"),
     ],
@@ -89,5 +89,5 @@ def test_without_a_gpu_the_call_is_checked_and_the_next_step_is_said(tmp_path):
 
 @pytest.mark.parametrize("params", [[("block_size_x", 64)], 64])
 def test_parameters_of_one_run_are_a_dict(params):
-    with pytest.raises(UsageError, match=r"params cannot be .*: it is a dict of values"):
+    with pytest.raises(UsageError, match=r"params cannot be .*: it is a dict"):
         mltune.run_kernel("add", SOURCE, 1000, [ARRAY, ARRAY, np.int32(1000)], params)

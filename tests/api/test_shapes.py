@@ -201,7 +201,7 @@ def test_the_command_shows_a_table_and_says_what_failed(tune, tmp_path):
         (("--keep-default",), "--keep-default was given without --shapes"),
         (("--shapes", "shapes.csv", "--export", "vllm-moe"), "--export vllm-moe= is empty, but it is a path"),
         (("--shapes", ""), "--shapes is empty, but it is a path"),
-        ((), "FILE.py:KERNEL with --shapes"),
+        ((), "`mltune tune FILE.py:KERNEL --shapes CSV`"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words, message, mltune):

@@ -73,7 +73,7 @@ def test_several_sizes_are_tuned_together_and_resumed(tmp_path):
     said = command(*given, 48).stderr
     first = answer(*given, 48)
 
-    assert f"run directory: {tmp_path / 'run'}; the command with --run {tmp_path / 'run'} resumes it" in said
+    assert f"run directory: {tmp_path / 'run'}; name it to resume the run" in said
     assert [one["slug"] for one in first["problems"]] == ["sgemm-nt-1024", "sgemm-nt-4096"]
     assert all(one["trials"] >= 16 and one["best"] for one in first["problems"])
     assert sum(one["trials"] for one in first["problems"]) == 48
@@ -122,7 +122,7 @@ class TestBadInput:
             (("tune", "--size", "8", "--device", "replay:convolution_w6600"), ("another size of convolution",)),
             (("space", "convolution", "--size", "8"), ("only replayed", "another one")),
             (("sweep", "sgemm", "--device", "replay:x"), ("'x' is no dataset",)),
-            (("sweep", "sgemm"), ("a sweep times kernels on a GPU",)),
+            (("sweep", "sgemm"), ("Without a GPU, `mltune tune` replays recorded timings",)),
             (("space", "no_such_kernel"), ("no_such_kernel",)),
             (("space", "gemm_simt", "--precision", "q"), ("--precision", "s, d, c, z, h, b, dd", "'q'")),
             (("show", "no/such/run"), ("no/such/run",)),

@@ -54,7 +54,7 @@ MISTAKES = [
     ("gate reduction reduction --confidence 100%", "--confidence cannot be '100%'", "from 50% to 99.99%"),
     ("gate reduction reduction --device replay:x", "auto or cuda:N", "replay:x"),
     ("gate reduction reduction --time never", "is no positive time", "'never'"),
-    ("gate reduction reduction", "versions are timed on a GPU", "`mltune check` compiles a sample without"),
+    ("gate reduction reduction", "NVIDIA driver", "`mltune check` compiles for a known GPU"),
     ("bound sgemm", "no GPU was found", "--gpu h200"),
     ("predict sgemm", "no GPU was found", "--gpu h200"),
     ("train none.parquet --out m", "there is no dataset none", "NAME.parquet with its manifest, NAME.json"),
@@ -166,7 +166,11 @@ MISTAKES = [
     ("tune dgemm --device replay:h200-sgemm-nt-4096-random", "holds sgemm NT 4096", "dgemm NT 4096 was requested"),
     ("tune --device replay:convolution_w6600 --trans NT", "another size of convolution", "mltune datasets"),
     ("sweep sgemm --device replay:x", "'x' is no dataset"),
-    ("sweep sgemm", "no GPU was found", "a sweep times kernels on a GPU"),
+    ("sweep sgemm", "NVIDIA driver", "Without a GPU, `mltune tune` replays recorded timings (`mltune datasets`)"),
+    ("tune sgemm --device cuda:0", "NVIDIA driver", "Without a GPU, `mltune tune` replays"),
+    ("check gemm_simt --gpu cuda:0", "NVIDIA driver", "`mltune check` compiles for a known GPU"),
+    ("predict sgemm --gpu cuda:0", "NVIDIA driver", "`mltune device --known`"),
+    ("device --measure", "NVIDIA driver", "Without a GPU"),
     # kernels
     ("tune sgemm --kernel gemm_simd", "'gemm_simd'", "did you mean 'gemm_simt'?"),
     (

@@ -72,7 +72,7 @@ def test_a_comparison_keeps_files_of_others(compared: Path, tmp_path: Path) -> N
         own = (folder / name).read_bytes()
         (folder / name).write_bytes(SUFFIXES.get((folder / name).suffix, b"mine"))
         before = contents(folder)
-        with pytest.raises(UsageError, match=rf".*{name} is not .*--overwrite"):
+        with pytest.raises(UsageError, match=rf".*{name} is not .*overwrite=True"):
             mltune.compare(progress=lambda _: pytest.fail("it began"), **options)
         assert contents(folder) == before
         (folder / name).write_bytes(own)
@@ -88,7 +88,7 @@ def test_a_report_keeps_files_of_others(own_run: Path, tmp_path: Path, name: str
     for folder in (own_run, tmp_path / "out"):
         (folder / name).write_bytes(SUFFIXES[Path(name).suffix])
         before = contents(folder)
-        with pytest.raises(UsageError, match=rf"{name} is not .*--overwrite"):
+        with pytest.raises(UsageError, match=rf"{name} is not .*overwrite=True"):
             mltune.report(own_run, out=folder)
         with pytest.raises(RunError, match=rf"{name} is not .*--out"):
             write_report(own_run, folder)
@@ -129,10 +129,10 @@ def test_facts_and_verdicts_keep_files_of_others(tmp_path: Path) -> None:
     """A wisdom is one of them, for whoever writes facts."""
     for content in (b'{"name": "x"}', b'{"format": 1, "entries": []}', b"[1]", b"\xff"):
         (tmp_path / "facts.json").write_bytes(content)
-        with pytest.raises(UsageError, match=r"facts\.json is not the facts of a GPU.*--overwrite"):
+        with pytest.raises(UsageError, match=r"facts\.json is not the facts of a GPU.*overwrite=True"):
             mltune.devices("a100", out=tmp_path / "facts.json")
         (tmp_path / "notes.md").write_bytes(content)
-        with pytest.raises(UsageError, match=r"notes\.md is not a verdict of mltune gate.*--overwrite"):
+        with pytest.raises(UsageError, match=r"notes\.md is not a verdict of mltune gate.*overwrite=True"):
             mltune.gate("no/such/version", "nor/this", junit=tmp_path / "notes.md")
         assert contents(tmp_path) == {"facts.json": content, "notes.md": content}
     mltune.devices("a100", out=tmp_path / "facts.json", overwrite=True)
@@ -206,7 +206,7 @@ def test_a_library_is_not_written_over_a_project(tmp_path: Path) -> None:
     for sibling in (".project.new", ".project.old"):
         (tmp_path / sibling).write_bytes(MINE)
     before = contents(tmp_path)
-    with pytest.raises(LibraryError, match=r"library\.json: it is not the document of a library, .*--overwrite"):
+    with pytest.raises(LibraryError, match=r"library\.json: it is not the document of a library, .*overwrite=True"):
         mltune.build_library(SPEC, tmp_path / "project", device="replay", run=tmp_path / "run")
     assert contents(tmp_path) == before
 

@@ -171,7 +171,7 @@ def test_the_dashboard_shows_the_run_to_this_machine_alone(tmp_path, make_run, m
         assert [trial["state"] for trial in found["trials"]] == ["Complete", "Complete"]
         for name, status in (("127.0.0.1", 200), (f"localhost:{port}", 200), ("example.org:80", 403), ("", 403)):
             assert get("/api/studies", name)[0] == status
-        with pytest.raises(UsageError, match="--port"), mltune.dashboard(tmp_path / "run", port=int(port)):
+        with pytest.raises(UsageError, match="another port"), mltune.dashboard(tmp_path / "run", port=int(port)):
             pass
     with pytest.raises(OSError, match="refused"):
         get("/dashboard")

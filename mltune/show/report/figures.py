@@ -334,14 +334,15 @@ def roofline(evidence: Sequence[Evidence], name: str) -> Plot | None:
     intensities = np.array([item.intensity for item in drawn])
     ordered = sorted(runs, key=lambda run: run.problem.arithmetic)
     roofs = {run.problem.arithmetic: peak_of(run.problem, run.device) for run in ordered}
-    panel = axes(5.4, 3.1, left_in=0.75)
-    _draw_roofs(panel, roofs, device.memory_bytes_per_s, rates, float(intensities.max()))
     kinds = _kinds([run.problem.name for run in runs])
+    legend_in = 0.2 + 0.2 * math.ceil(len(set(kinds)) / 2)
+    panel = axes(WIDE_IN, 2.9 + legend_in, left_in=0.75, top_in=legend_in)
+    _draw_roofs(panel, roofs, device.memory_bytes_per_s, rates, float(intensities.max()))
     for kind, colour in zip(dict.fromkeys(sorted(kinds)), (*SERIES, INK), strict=False):
         of_kind = np.array(kinds) == kind
         dots(panel, intensities[of_kind], rates[of_kind] / 1e12, colour, size=6.0, label=kind[:LONGEST_NAME])
     panel.set(xlabel="arithmetic intensity, flop per byte", ylabel="TFLOPS")
-    panel.legend(loc="lower right", handlelength=0.3)
+    panel.figure.legend(loc="upper left", ncols=2, borderpad=0.0, handlelength=0.3)  # above: points may be anywhere
     shares = [rate / roofs[run.problem.arithmetic] for run, rate in zip(runs, rates, strict=True)]
     ends = dict.fromkeys(f"{100 * share:.3g}" for share in (min(shares), max(shares)))
     return finish(
@@ -364,6 +365,8 @@ def _peak_labels(roofs: Mapping[str, float]) -> list[tuple[str, float]]:
 
     >>> _peak_labels({"fp64": 66.9e12, "fp32": 66.9e12, "fp16": 134e12})
     [('fp64, fp32 peak 66.9 TFLOPS', 66900000000000.0), ('fp16 peak 134 TFLOPS', 134000000000000.0)]
+    >>> _peak_labels({"tensor_fp16": 1066.9e12})
+    [('tensor_fp16 peak 1,070 TFLOPS', 1066900000000000.0)]
     """
     groups: list[dict[str, float]] = []
     for name, roof in sorted(roofs.items(), key=lambda roof: roof[1]):
@@ -374,7 +377,7 @@ def _peak_labels(roofs: Mapping[str, float]) -> list[tuple[str, float]]:
     for group in groups:
         names: dict[str, list[str]] = {}
         for name, roof in group.items():
-            names.setdefault(f"{roof / 1e12:.3g}", []).append(name)
+            names.setdefault(f"{float(f'{roof / 1e12:.3g}'):,g}", []).append(name)
         parts = ", ".join(f"{', '.join(labels)} peak {text}" for text, labels in names.items())
         labels.append((f"{parts} TFLOPS", max(group.values())))
     return labels

@@ -115,6 +115,19 @@ def test_peaks_that_are_near_to_each_other_share_a_label(evidence_of):
     assert re.findall(r">([^<>]* TFLOPS)<", plot.svg) == ["fp32, fp64 peak 66.9 TFLOPS"]
 
 
+def test_no_name_in_a_roofline_lies_on_its_axes(evidence_of):
+    """A point may be anywhere below the peak, so a legend inside would cover one."""
+    problems = {name: GemmProblem(name, "N", "T", 4096, 4096, 4096) for name in "sdczh"}
+    plot = roofline([evidence_of(name, problem=problem) for name, problem in problems.items()], "r")
+    heights = {
+        text: float(y)
+        for y, text in re.findall(r'<text[^>]*?(?:translate\([\d.]+ |y=")([\d.]+)[^>]*>([^<]+)<', plot.svg)
+    }
+    names = {heights[f"{name}gemm"] for name in problems}
+    assert max(names) < min(height for text, height in heights.items() if "peak" in text)
+    assert "tensor_fp16 peak 1,070 TFLOPS" in heights
+
+
 def test_the_axes_of_the_best_so_far_say_what_they_show():
     plot = figures.best_so_far(Curve(np.array([0.0, 9.0]), np.ones(2), "cuBLAS", "trials"), "c", "x", alone=True)
     assert {">of cuBLAS<", ">trials<"} <= {*re.findall(r">[^<>]+<", plot.svg)}
