@@ -22,7 +22,7 @@ from mltune.errors import BundleError, DamagedRunError, DeviceError, RunError
 from mltune.files.atomic import write_file_atomically
 from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import Columns, Floats, row
+from mltune.kernel.coding import Columns, Floats, columns_of, row
 from mltune.kernel.placed import PlacedKernel
 from mltune.library.content import (
     Configuration,
@@ -52,8 +52,9 @@ FEW, MANY = 3, 5
 _CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
 _MOST_LAUNCHES = 16
+
 # A size costs as much as 10 timings for each kernel, for operands, reference and opponent, and one for each candidate.
-# What a timing takes is measured; until then, and for the plan, 6 ms, with 60 candidates at a size: an H200 had 7 ms.
+# What a timing takes is measured; until then, and for the plan, 6 ms, with 70 candidates at a size: an H200 had 5.6.
 # The time is shared out by what the dispatcher needs: the portfolio at every size. What is promising at each size makes
 # room for that, but it has at least half of what the first times leave.
 _OF_SIZE, _AT_SIZE, _EACH_S = 10, 70, 6e-3
@@ -72,7 +73,7 @@ _HOPELESS, _PROMISING, _PROMISING_BY_WAVES = 1.3, 16, 40
 
 
 def crossing_s(sizes: int, kernels: int) -> float:
-    """Return the seconds that it takes to time a shortlist at sizes, as far as it is known before."""
+    """Return the seconds that it takes to time candidates at sizes, as far as it is known before."""
     return sizes * (kernels * _OF_SIZE + _AT_SIZE) * _EACH_S
 
 
@@ -145,11 +146,10 @@ class Building:
     where one fails, fewer where the time is over; several threads call it. `build` takes a placed kernel,
     configurations and `until`, and returns their builds, None where the time is over. `foresee` takes a kernel, a
     device, and problems with configurations and their seconds, and returns a :class:`Foresight`, or None where nothing
-    can be expected. A
-    building that was interrupted in `directory` goes on. `left_s` are seconds for
-    timing and choosing, those of an interrupted building included. In replay times that are not on record are no
-    failures. `stop` is asked after each size. Candidates are timed at `at_once` sizes at the same time: the GPU
-    does one thing after the other, but the host has more to do.
+    can be expected. A building that was interrupted in `directory` goes on. `left_s` are seconds for timing and
+    choosing, those of an interrupted building included. In replay times that are not on record are no failures. `stop`
+    is asked after each size. Candidates are timed at `at_once` sizes at the same time: the GPU does one thing after the
+    other, but the host has more to do.
     """
 
     spec: Spec
@@ -246,9 +246,8 @@ class Building:
             self._add_times(places, promising, self._crossed_until())
             self._time_again(promising)
             decides = self._table(promising)
-            portfolio = np.isin(
-                np.arange(len(self.candidates)), decides.portfolio(most=settings.most, floor=settings.floor)
-            )
+            chosen = decides.portfolio(most=settings.most, floor=settings.floor)
+            portfolio = np.isin(np.arange(len(self.candidates)), chosen)
             in_portfolio = np.broadcast_to(portfolio, promising.shape)
             self._add_times(places, in_portfolio, self._at(_CHOSEN_UNTIL))
             self._time_again(in_portfolio)
@@ -328,11 +327,8 @@ class Building:
         of_each = [*{default.key: default for default in defaults}.values()]
         promising += [(at, of_each) for at, _ in ranked]
         promising += [(at, [*itertools.islice(filter(self._is_fallback, of_size), 1)]) for at, of_size in ranked]
-        foreseen = [
-            candidate
-            for kernel in {kernel.label: kernel for kernel in kernels}.values()
-            for candidate in self._foreseen(kernel)
-        ]
+        distinct = {kernel.label: kernel for kernel in kernels}.values()
+        foreseen = [candidate for kernel in distinct for candidate in self._foreseen(kernel)]
         promising += [(at, foreseen) for at, _ in ranked]
         launches = [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
         compiled = [(at, _with_own_code(of_size)) for at, of_size in ranked]
@@ -387,8 +383,7 @@ class Building:
         return expected_s
 
     def _columns(self, numbers: Sequence[int]) -> Columns:
-        configurations = [self.candidates[number].configuration for number in numbers]
-        return {name: np.array([values[name] for values in configurations]) for name in configurations[0]}
+        return columns_of(*(self.candidates[number].configuration for number in numbers))
 
     def _ranked(self, place: int) -> list[LibraryCandidate]:
         """Return the configurations that ran at a tuned size, the fastest first."""
