@@ -343,18 +343,18 @@ class Building:
 
     def _foresee(self, *, timed: bool = False) -> dict[str, Foresight | None]:
         """Return models of the tunes by kernel, also of the candidates' times if these are known."""
-        known: dict[str, list[tuple[RunnableProblem, Columns, Floats]]] = {}
+        observations: dict[str, list[tuple[RunnableProblem, Columns, Floats]]] = {}
         for problem, kernel, run in () if self.replayed else self.tunes:
             trials, names = run.records.take(run.records.timed), kernel.recorded_with(()).all_parameters
             columns = {name: trials.parameter(name).astype(np.int64) for name in names}
-            known.setdefault(kernel.label, []).append((problem, columns, trials.column("median_s")))
+            observations.setdefault(kernel.label, []).append((problem, columns, trials.column("median_s")))
         for place, problem in enumerate(self.problems) if timed else ():
             at = np.flatnonzero(np.isfinite(self._times[place])).tolist()
-            for label, times in known.items():
+            for label, times in observations.items():
                 if numbers := [number for number in at if self.candidates[number].kernel.label == label]:
                     times.append((problem, self._columns(numbers), self._times[place, numbers]))
         kernels = {tune.kernel.label: tune.kernel for tune in self.tunes}
-        useful = {label: [entry for entry in times if len(entry[2])] for label, times in known.items()}
+        useful = {label: [entry for entry in times if len(entry[2])] for label, times in observations.items()}
         return {label: self.foresee(kernels[label], self.device, times) for label, times in useful.items()}
 
     def _foreseen(self, kernel: Kernel) -> list[LibraryCandidate]:
@@ -452,23 +452,23 @@ class Building:
                 tiles[place, columns] = tiles_at(placed.at(problem), configurations)
         return tiles
 
-    def _add_times(self, places: Sequence[int], wanted: NDArray[np.bool_], until: float) -> None:
-        """Time the wanted candidates, (n_sizes, n_candidates), where they have no times, before a time of the clock."""
+    def _add_times(self, places: Sequence[int], selection: NDArray[np.bool_], until: float) -> None:
+        """Time the selected candidates, (n_sizes, n_candidates), where they have no times, before a time of the clock."""
         begun = perf_counter()
         until = until if self._rates else max(until, begun + _LEAST_S)
         with ThreadPoolExecutor(self.at_once) as threads:
-            costs = [*threads.map(lambda place: self._add_times_at(place, wanted[place], until), places)]
+            costs = [*threads.map(lambda place: self._add_times_at(place, selection[place], until), places)]
         if any(costs):
             self._rates.append((sum(costs), perf_counter() - begun))
         if self.stop():
             raise RunError(f"the times of candidates are incomplete; it goes on with --run {self.directory}.")
 
-    def _time_again(self, wanted: NDArray[np.bool_]) -> None:
+    def _time_again(self, selection: NDArray[np.bool_]) -> None:
         """Time candidates again that were far slower than elsewhere: another process may have had the GPU."""
         before, table = self._times.copy(), self._table()
         times_s = np.where(np.isfinite(before), before, np.nan)
         of_waves_s = expected((table.sizes, times_s, table.tiles), table.sizes, table.tiles, table.processors)
-        far = wanted & (times_s > _FAR * of_waves_s)
+        far = selection & (times_s > _FAR * of_waves_s)
         self._times[far] = np.nan
         self._add_times(np.flatnonzero(far.any(axis=1)).tolist(), far, self._at(1.0))
         self._times = np.fmin(before, self._times)
@@ -476,13 +476,13 @@ class Building:
             times = self._known.times[self.problems[place].label]
             times[self.candidates[number].key] = float(self._times[place, number])
 
-    def _add_times_at(self, place: int, wanted: NDArray[np.bool_], until: float) -> int:
+    def _add_times_at(self, place: int, selection: NDArray[np.bool_], until: float) -> int:
         """Time candidates at a size where they have no times; return what that costs, in timings.
 
         A size at which the default configuration is wrong, or whose arrays do not fit into the GPU, is left out.
         """
         problem = self.problems[place]
-        lacking = np.flatnonzero(wanted & self._may_be_fast[place] & np.isnan(self._times[place])).tolist()
+        lacking = np.flatnonzero(selection & self._may_be_fast[place] & np.isnan(self._times[place])).tolist()
         if not lacking or place in self._failed or perf_counter() >= until or self.stop():
             return 0
         timed: list[int] = []
@@ -528,8 +528,8 @@ class Building:
         self._known.seconds = self._before_s + self._saved - self._begun
         write_file_atomically(self.directory / CROSS, self._known.model_dump_json().encode(), inside=self.directory)
 
-    def _table(self, wanted: Any = True, portfolio: Any = False) -> Measured:
-        """Return what is known of all candidates where the wanted ones were timed, and of a portfolio elsewhere.
+    def _table(self, selection: Any = True, portfolio: Any = False) -> Measured:
+        """Return what is known of all candidates where the selected ones were timed, and of a portfolio elsewhere.
 
         Of a size without the times of all of them nothing counts, unless all sizes are like that. On a GPU a candidate
         that fails at a size has no times at all. One that is not timed has what is expected, as seen from those that
@@ -540,7 +540,7 @@ class Building:
         times_s[:, failed] = np.nan
         times_s[np.isinf(times_s)] = np.nan
         timed = np.isfinite(times_s).any(axis=1)
-        crossed = timed & ~(lacking & wanted).any(axis=1)
+        crossed = timed & ~(lacking & selection).any(axis=1)
         crossed = crossed if crossed.any() else timed
         if not crossed.any():
             reasons = "".join(f" {error}" for error in [*self._failed.values()][:1])

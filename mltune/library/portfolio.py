@@ -52,11 +52,11 @@ def choose_portfolio(
     if most is None:
         chosen: list[int] = []
         for most in MOST_THAT_PAY:
-            more = choose_portfolio(speed, weights, is_fallback, most=most, floor=floor)
-            of_chosen, of_more = (share_of @ speed[:, columns].max(axis=1, initial=0.0) for columns in (chosen, more))
-            if of_more <= (1 + _PAYS) * of_chosen:
+            larger = choose_portfolio(speed, weights, is_fallback, most=most, floor=floor)
+            mean, of_larger = (share_of @ speed[:, columns].max(axis=1, initial=0.0) for columns in (chosen, larger))
+            if of_larger <= (1 + _PAYS) * mean:
                 break
-            chosen = more
+            chosen = larger
         return chosen
 
     def value(covered: NDArray[np.float64]) -> NDArray[np.float64]:
