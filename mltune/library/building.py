@@ -453,7 +453,7 @@ class Building:
         return tiles
 
     def _add_times(self, places: Sequence[int], selection: NDArray[np.bool_], until: float) -> None:
-        """Time the selected candidates, (n_sizes, n_candidates), where they have no times, before a time of the clock."""
+        """Time the selected candidates, (n_sizes, n_candidates), where they have no times, before a time."""
         begun = perf_counter()
         until = until if self._rates else max(until, begun + _LEAST_S)
         with ThreadPoolExecutor(self.at_once) as threads:
