@@ -20,7 +20,7 @@ from mltune.kernel.launch import Launch
 from mltune.measure.gpu import LoadedKernel, copied, problem_arguments, worker_kernel
 from mltune.measure.messages import Baseline
 from mltune.problem.array_values import FP8, STORAGE
-from mltune.problem.problem import CaseBuffer, VerificationCase
+from mltune.problem.problem import CaseBuffer, RunnableProblem, VerificationCase
 from mltune.records.trial import Measurement, TrialState
 
 GUARD_BYTES = 1 << 16
@@ -65,9 +65,9 @@ class Verification:
         self._no_results = cupy.asarray(np.array([[0, 0, 2**64 - 1, 0]] * len(self._outputs), dtype=np.uint64))
         self._read()  # loads the kernels
 
-    def is_of(self, cases: Sequence[VerificationCase]) -> bool:
-        """Return whether it has these cases, of which none is timed, without a baseline."""
-        return bool(self._of) and self._of == (*cases,)
+    def is_of(self, problem: RunnableProblem) -> bool:
+        """Return whether it has the cases of a problem, of which none is timed, without a baseline."""
+        return bool(self._of) and self._of == (*problem.verification_cases(),)
 
     @property
     def timed(self) -> DeviceCase | None:

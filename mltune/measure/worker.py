@@ -51,6 +51,8 @@ def make_worker(device_index: int) -> Callable[[Request], Answer]:
         nonlocal worker
         if isinstance(request, messages.Begin):
             verification = getattr(worker, "verification", None)
+            if verification is not None and not verification.is_of(request.problem):
+                verification = None  # its arrays may be large
             worker = None
             try:
                 _free_memory()  # that of the last problem
@@ -68,7 +70,8 @@ def make_worker(device_index: int) -> Callable[[Request], Answer]:
 class Worker:
     """The state of a problem on a GPU: operands, verification and stopwatch, made once.
 
-    The `verification` of the problem before is used again where its cases are the same, as for products of other sizes.
+    The `verification` of the problem before may be used again, as for products of other sizes.
+
     Without such a GPU, or with too little memory, it raises a DeviceError; where the GPU cannot be used now, a
     MemoryError or RuntimeError.
     """
@@ -88,7 +91,7 @@ class Worker:
         self._constants: Sequence[tuple[str, int, int]] = ()
         self._baseline: Baseline | None = None
         self._default: tuple[LoadedKernel, Launch] | None = None
-        self._before = verification
+        self._reused = verification
         if not problem.needs_baseline:
             self._make_operands()
 
@@ -98,10 +101,7 @@ class Worker:
         cases = problem.verification_cases()
         on_host = None if any(case.is_timed for case in cases) else _on_host(problem)
         with turn(self._device_index), _must_fit(self._gpu_name, problem):
-            if self._before is not None and self._baseline is None and self._before.is_of(cases):
-                self.verification = self._before
-            else:
-                self.verification = Verification(cases, self._baseline)
+            self.verification = self._reused or Verification(cases, self._baseline)
             timed = self.verification.timed
             if timed is not None:
                 self._constants = timed.constants
