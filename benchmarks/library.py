@@ -216,7 +216,7 @@ def calls(case: str, folder: Path, count: int = 200) -> dict[str, float]:
     ``library`` is a call as in C, ``product`` one of arrays, and ``other_sizes`` one of other sizes than the one
     before, for which the dispatcher is asked. ``in_c`` is the part of ``product`` in C: its launch by the driver; the
     rest is ``packing``. ``cupy_launch`` is a kernel of two arguments, ``cupy_launch_of_tuned`` one of those of the
-    tuned kernel. Launches wait in the queue of the GPU, which holds more than those that are timed at once.
+    tuned kernel, if these are no tensor maps. Launches wait in the queue of the GPU, which holds more than those that are timed at once.
     """
     import cupy
 
@@ -247,8 +247,9 @@ def calls(case: str, folder: Path, count: int = 200) -> dict[str, float]:
         "other_sizes": lambda: (product(a, b, out=c), product(a, wide, out=out)),
         "in_c": lambda: recorded[0](*recorded[1:]),
         "tuned": lambda: tuned(*arguments),
-        "cupy_launch_of_tuned": lambda: tuned.function(*all_of_it, shared_mem=tuned.shared_bytes),
     }
+    if not tuned.tensor_maps:  # CuPy passes none
+        kinds["cupy_launch_of_tuned"] = lambda: tuned.function(*all_of_it, shared_mem=tuned.shared_bytes)
     found = _host_s(kinds, count)
     found["other_sizes"] /= 2
     return found | {"packing": found["product"] - found["in_c"], "dispatch": found["other_sizes"] - found["product"]}
