@@ -216,7 +216,8 @@ def calls(case: str, folder: Path, count: int = 200) -> dict[str, float]:
     ``library`` is a call as in C, ``product`` one of arrays, and ``other_sizes`` one of other sizes than the one
     before, for which the dispatcher is asked. ``in_c`` is the part of ``product`` in C: its launch by the driver; the
     rest is ``packing``. ``cupy_launch`` is a kernel of two arguments, ``cupy_launch_of_tuned`` one of those of the
-    tuned kernel, if these are no tensor maps. Launches wait in the queue of the GPU, which holds more than those that are timed at once.
+    tuned kernel, if these are no tensor maps. Launches wait in the queue of the GPU, which holds more than those that
+    are timed at once.
     """
     import cupy
 
