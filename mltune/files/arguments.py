@@ -82,12 +82,13 @@ def _argument(annotations: Mapping[str, str], option: re.Match[str]) -> str:
 def _wrong(value: Any, annotation: str) -> str:
     """Say that a value is none of the alternatives of an annotation, or an empty list where one is needed."""
     alternatives = re.sub(r"\[.*?\]+", "", annotation).split(" | ")
-    known = [kind for kind in alternatives if kind in _KINDS]
-    if known != alternatives and "Path" not in known:
+    checkable = [kind for kind in alternatives if kind in _KINDS]
+    if checkable != alternatives and "Path" not in checkable:
         return ""
-    classes = () if isinstance(value, str | bytes) else tuple(_KINDS[kind][0] for kind in known)
+    classes = () if isinstance(value, str | bytes) else tuple(_KINDS[kind][0] for kind in checkable)
     fits = isinstance(value, classes) or any(kind.__name__ in alternatives for kind in type(value).__mro__)
     if fits and (not isinstance(value, list | tuple) or value or "None" in alternatives):
         return ""
-    law = [_KINDS.get(kind, (None, f"a {kind}"))[1] for kind in alternatives if kind != "None"]
-    return f"{printable(reprlib.repr(value))}: it is {'empty' if fits else ' or '.join(law)}"
+    kinds = [_KINDS.get(kind, (None, f"a {kind}"))[1] for kind in alternatives if kind != "None"]
+    law = "has at least one entry" if fits else f"is {' or '.join(kinds)}"
+    return f"{printable(reprlib.repr(value))}: it {law}"

@@ -180,6 +180,7 @@ class Building:
         self.candidates = self._found()
         self._tiles = self._tiles_of(self.candidates)
         self._expected_s = self._expectations()
+        self._foreseen_s = perf_counter() - self._begun
         self._opponent = "" if self.problems[0].needs_baseline else self.problems[0].reference
         recorded_times = [self._known.times.get(problem.label, {}) for problem in self.problems]
         keys = [candidate.key for candidate in self.candidates]
@@ -239,8 +240,9 @@ class Building:
         try:
             self._build_ahead()
             self._add_first_times()
-            self._foresights = self._foresee(timed=True)
-            self._expected_s = self._expectations()
+            if perf_counter() + self._foreseen_s < self._at(_CHOSEN_UNTIL):  # it takes no longer than before
+                self._foresights = self._foresee(timed=True)
+                self._expected_s = self._expectations()
             few = _PROMISING if any(self._foresights.values()) else _PROMISING_BY_WAVES
             promising = np.argsort(np.argsort(-self._table().speed(), axis=1), axis=1) < few
             self._add_times(places, promising, self._crossed_until())

@@ -92,7 +92,7 @@ def test_what_fits_an_annotation_is_passed_on(options):
         ({"folder": Unprintable()}, "folder cannot be <Unprintable instance at "),
         ({"folder": "\x1b[2J" and ["\x1b[2J"]}, "folder cannot be ['\\x1b[2J']"),
         ({"names": "abc"}, "names cannot be 'abc': it is a list;"),
-        ({"names": []}, "names cannot be []: it is empty;"),
+        ({"names": []}, "names cannot be []: it has at least one entry;"),
         ({"count": 1.5}, "count cannot be 1.5: it is a whole number;"),
         ({"share": "half"}, "share cannot be 'half': it is a number;"),
         ({"force": "no"}, "force cannot be 'no': it is True or False;"),
