@@ -88,7 +88,7 @@ def _table() -> dict[str, Any]:
 def _device(key: str) -> Device:
     gpu = _table()["gpus"][key]
     limits = _table()["architectures"][gpu["architecture"]]
-    facts = {name: tuple(limit) if isinstance(limit, list) else limit for name, limit in limits.items()}
+    facts: dict[str, Any] = {name: tuple(limit) if type(limit) is list else limit for name, limit in limits.items()}
     return Device(
         **{"compute_capability": None, **facts},
         name=gpu["name"],
