@@ -385,10 +385,3 @@ def local_runs() -> list[dict[str, Any]]:
     from mltune.results.summary import list_runs
 
     return list_runs(Path(RUNS))
-
-
-def stored_run(text: str) -> Path:
-    """Return the directory of a run in a database, ``DATABASE#RUN``, which is made."""
-    from mltune.records.database_runs import directory_of
-
-    return directory_of(text)

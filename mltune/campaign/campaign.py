@@ -376,15 +376,8 @@ class Campaign:
             left_s=self.left_s,
             message=message,
         )
-        self.log.snapshot(
-            [run.to_json() for run in runs],
-            at_once=message is not None,
-            done=progress.done,
-            problems=progress.problems,
-            left_s=progress.left_s,
-            message=message,
-            elapsed_s=progress.elapsed_s,
-        )
+        facts = {name: getattr(progress, name) for name in ("done", "problems", "left_s", "message", "elapsed_s")}
+        self.log.snapshot([run.to_json() for run in runs], at_once=message is not None, **facts)
         if self.progress is not None:
             self.progress(progress)
 

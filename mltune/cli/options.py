@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeAlias, get_args
 
 import typer
 
-from mltune.api.campaigns import stored_run
 from mltune.cli import completion
 from mltune.cli.on_end import runnable
 from mltune.errors import UsageError
@@ -88,7 +87,9 @@ def run_directory(text: str | Path) -> Path:
         return path("RUN")(text)
     if "#" not in str(text):
         raise UsageError("RUN is a whole database; name a run of it, DATABASE#RUN: `mltune show DATABASE` lists them.")
-    return stored_run(str(text))
+    from mltune.records.database_runs import directory_of
+
+    return directory_of(str(text))
 
 
 def sizes(texts: Sequence[str] | None) -> int | dict[str, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,16 +31,9 @@ FRACTIONS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Ticks of the vertical axis; the last one is also the limit of the curves."""
 
 
-class LineStyle(NamedTuple):
-    """The colour and the dashes of one curve."""
-
-    colour: str
-    dashes: Any
-
-
-def line_style(position: int) -> LineStyle:
-    """Return the style of the curve at a position: 12 colours, and 60 styles before one occurs again."""
-    return LineStyle(COLOURS[position % len(COLOURS)], DASHES[position % len(DASHES)])
+def line_style(position: int) -> tuple[str, Any]:
+    """Return colour and dashes of the curve at a position: 12 colours, and 60 styles before one occurs again."""
+    return COLOURS[position % len(COLOURS)], DASHES[position % len(DASHES)]
 
 
 def draw(curves: Mapping[str, Mapping[str, Floats]]) -> dict[str, bytes]:

@@ -184,20 +184,14 @@ class Imported:
 
 
 def read_table(
-    path: str | Path,
-    parameters: Sequence[str] | None = None,
-    time: str | None = None,
-    *,
-    time_unit: str | None = None,
-    status: str | None = None,
-    aggregate: bool = False,
+    path: str | Path, parameters: Sequence[str] | None = None, time: str | None = None, *, aggregate: bool = False
 ) -> Imported:
     """Read a table of configurations and their times for replay and comparison.
 
-    `path` is a ``.csv`` or ``.parquet`` file with columns `parameters`, `time` and perhaps `status`, or a ``.json``
+    `path` is a ``.csv`` or ``.parquet`` file with columns `parameters`, `time` and perhaps ``status``, or a ``.json``
     file, which defines its own: a cache of Kernel Tuner, results in T4 (the exchange format of the autotuning
     community), or of a tuner of CLBlast. Parameters that are not integers become codes in sorted order. The unit of
-    times is by default the suffix of the column's name, as in ``time_ms``. `aggregate` merges rows that differ in other
+    times is the suffix of the column's name, as in ``time_ms``. `aggregate` merges rows that differ in other
     columns.
 
     A configuration has failed if its status says so, or if there is no time or the name of an error in its place. Rows
@@ -206,7 +200,7 @@ def read_table(
     with each other. What cannot be right, or a parameter that seems to be forgotten, raises a DatasetError.
     """
     named = None if parameters is None else tuple(parameters)
-    layout = Layout(named, time, status, time_unit=time_unit, aggregate=aggregate)
+    layout = Layout(named, time, aggregate=aggregate)
     path = Path(path)
     name = slug(path.stem)
     problem = timed_problem(re.sub(r"^[^a-z]+", "", name) or "table")

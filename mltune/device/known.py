@@ -21,25 +21,6 @@ from mltune.files.validation import adapter
 DATA_SHEET = "data sheet"
 """The origin of the facts of :func:`known_devices`."""
 
-H200 = Device(
-    name="NVIDIA H200",
-    compute_capability=(9, 0),
-    sm_count=132,
-    clock_hz=1.98e9,
-    memory_bytes=150_754_820_096,  # approximate: it differs by some MiB with the driver
-    memory_bytes_per_s=4.8e12,
-    l2_bytes=62_914_560,
-    shared_bytes_per_sm=233_472,
-    shared_bytes_per_block=232_448,
-    reserved_shared_bytes=1024,
-    registers_per_sm=65_536,
-    max_registers_per_thread=255,
-    max_threads_per_sm=2048,
-    max_threads_per_block=1024,
-    max_blocks_per_sm=32,
-)
-"""NVIDIA H200 (SXM), the device of ``mltune space``: cuda_occupancy.h of CUDA 13.0 and the vendor's data sheet."""
-
 UNKNOWN = Device(
     name="unknown",
     compute_capability=None,
@@ -64,10 +45,7 @@ UNKNOWN = Device(
 @cache
 def known_devices() -> Mapping[str, Device]:
     """Return GPUs by a short name, with data sheets' boost clock, nominal memory and bandwidth; a driver may differ."""
-    table = _table()
-    return {key: _device(gpu, table["architectures"][gpu["architecture"]]) for key, gpu in table["gpus"].items()} | {
-        "h200": H200
-    }
+    return {key: _device(key) for key in _table()["gpus"]}
 
 
 @cache
@@ -107,20 +85,23 @@ def _table() -> dict[str, Any]:
     return parse_toml((Path(__file__).parent / "gpus.toml").read_text("utf-8"))
 
 
-def _device(gpu: Mapping[str, Any], limits: Mapping[str, Any]) -> Device:
-    return Device.from_json(
-        {
-            "compute_capability": None,
-            **limits,
-            "name": gpu["name"],
-            "sm_count": gpu["sm_count"],
-            "clock_hz": 1e6 * gpu["clock_mhz"],
-            "memory_bytes": gpu["memory_gib"] * 2**30,
-            "memory_bytes_per_s": 1e9 * gpu["bandwidth_gb_per_s"],
-            "l2_bytes": gpu["l2_kib"] * 2**10,
-        }
+def _device(key: str) -> Device:
+    gpu = _table()["gpus"][key]
+    limits = _table()["architectures"][gpu["architecture"]]
+    facts: dict[str, Any] = {name: tuple(limit) if type(limit) is list else limit for name, limit in limits.items()}
+    return Device(
+        **{"compute_capability": None, **facts},
+        name=gpu["name"],
+        sm_count=gpu["sm_count"],
+        clock_hz=1e6 * gpu["clock_mhz"],
+        memory_bytes=int(gpu["memory_gib"] * 2**30),
+        memory_bytes_per_s=1e9 * gpu["bandwidth_gb_per_s"],
+        l2_bytes=gpu["l2_kib"] * 2**10,
     )
 
+
+H200 = _device("h200")
+"""NVIDIA H200 (SXM), the device of ``mltune space``."""
 
 _MAX_BYTES = 4_000_000
 _MAY_BE_ZERO = {"memory_bytes", "memory_bytes_per_s", "l2_bytes", "reserved_shared_bytes"}

@@ -250,9 +250,7 @@ class ArraysProblem:
             "sizes": dict(self.sizes),
             "arguments": [_argument_to_json(argument) for argument in self.arguments],
             "definitions": dict(self.definitions),
-            "flops": self.flops,
-            "bytes": self.bytes,
-            "arithmetic": self.arithmetic,
+            **{name: getattr(self, name) for name in ("flops", "bytes", "arithmetic")},
             "checked": [dict(problem.sizes) for problem in self.checks],
         }
         always = ("sizes", "arguments")

@@ -59,38 +59,32 @@ class BoundsExceededError(Exception):
     """A function needed more memory or time than allowed, or its process died."""
 
 
-def call_bounded(
-    target: str,
-    *arguments: Any,
-    imports: Sequence[str] = (),
-    memory_bytes: int = MEMORY_BYTES,
-    cpu_s: float = CPU_S,
-) -> Any:
+def call_bounded(target: str, *arguments: Any, imports: Sequence[str] = ()) -> Any:
     """Call a function, ``"module:name"``, in a child process with limits; return its result, or raise its mltune error.
 
     The limits are on memory in addition to that of the modules that ``imports`` names, and on processor time in
     seconds. A function that needs more, or whose process dies, raises a :class:`BoundsExceededError`.
     """
     try:
-        with Child(f"{__name__}:bounded", (target, imports, memory_bytes, cpu_s)) as child:
+        with Child(f"{__name__}:bounded", (target, imports, MEMORY_BYTES, CPU_S)) as child:
             result = child.call(arguments, _WALL_S)
     except ChildTimeoutError:
         raise BoundsExceededError(f"more than {_WALL_S:g} s would be needed") from None
     except ChildDiedError as error:
         if "SIGXCPU" in str(error):
-            raise BoundsExceededError(f"more than {cpu_s:g} s of processor time would be needed") from None
+            raise BoundsExceededError(f"more than {CPU_S:g} s of processor time would be needed") from None
         raise BoundsExceededError(str(error)) from None
     if isinstance(result, MemoryError):
-        raise BoundsExceededError(f"more than {memory_bytes / 1e6:.0f} MB of memory would be needed")
+        raise BoundsExceededError(f"more than {MEMORY_BYTES / 1e6:.0f} MB of memory would be needed")
     if isinstance(result, MltuneError):
         raise result
     return result
 
 
-def limit(kind: int, value: int, *, process: int = 0) -> None:
-    """Limit a resource of this or another process to a value, or to its hard limit where that is less."""
-    most = resource.prlimit(process, kind)[1]
-    resource.prlimit(process, kind, (value if most == resource.RLIM_INFINITY else min(value, most), most))
+def limit(kind: int, value: int) -> None:
+    """Limit a resource of this process to a value, or to its hard limit where that is less."""
+    most = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (value if most == resource.RLIM_INFINITY else min(value, most), most))
 
 
 def bounded(target: str, imports: Sequence[str], memory_bytes: int, cpu_s: float) -> Callable[[tuple[Any, ...]], Any]:

@@ -288,17 +288,12 @@ def _next_request(connection: Connection) -> tuple[Any] | None:
         return None
 
 
-@dataclass(slots=True, eq=False)
 class ThreadedChild:
     """A child and the only thread that may call it: a child dies with the thread that started it."""
 
-    target: str
-    arguments: tuple[Any, ...]
-    child: Child = field(init=False)
-    thread: ThreadPoolExecutor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.child = Child(self.target, self.arguments)
+    def __init__(self, target: str, arguments: tuple[Any, ...]) -> None:
+        self.target, self.arguments = target, arguments
+        self.child = Child(target, arguments)
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mltune-child")
 
 

@@ -281,10 +281,7 @@ class TuneResult:
             "problem": self.problem.to_json(),
             "reference": self.problem.reference,
             "device": self.device.to_json(),
-            "kernel": self.kernel,
-            "accuracy": self.accuracy,
-            "choice": self.choice,
-            "replayed": self.replayed,
+            **{name: getattr(self, name) for name in ("kernel", "accuracy", "choice", "replayed")},
             "trials": len(self.records),
             "counts": self.counts,
             "seconds": dict(self.seconds),
@@ -298,9 +295,7 @@ class TuneResult:
             **self.facts,
             "best": None if self.leader is None else result_of(self.leader),
             "run": str(self.directory),
-            "model": self.model,
-            "whole": self.whole,
-            "notice": self.notice,
+            **{name: getattr(self, name) for name in ("model", "whole", "notice")},
             "skips": self.audit.to_json(),
         }
 

@@ -139,10 +139,6 @@ def _names(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - FUNCTIONS.keys()
 
 
-def _has_names(tree: ast.AST) -> bool:
-    return any(isinstance(node, ast.Name) and node.id not in FUNCTIONS for node in ast.walk(tree))
-
-
 class _Substitution(ast.NodeTransformer):
     """Replace names by values and expressions, from the leaves up."""
 
@@ -168,7 +164,7 @@ class _Substitution(ast.NodeTransformer):
             return node.body if node.test.value else node.orelse
         if isinstance(node, ast.BoolOp):
             node = _decided(node)
-        if not isinstance(node, ast.expr) or isinstance(node, ast.Constant) or _has_names(node):
+        if not isinstance(node, ast.expr) or isinstance(node, ast.Constant) or _names(node):
             return node
         try:
             value = parse(ast.unparse(node)).evaluate({})

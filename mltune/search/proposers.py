@@ -21,21 +21,16 @@ from mltune.search.beliefs import Beliefs
 from mltune.search.history import History, fastest_and_some, milestone
 from mltune.search.stopping import GAIN
 
+CROSSOVER, CHANGES = 0.5, 2.5
+"""Share of variants with two parents, and the mean number of parameters that the others change."""
 
-def offspring(
-    space: SearchSpace,
-    parents: Indices,
-    count: int,
-    rng: np.random.Generator,
-    *,
-    crossover: float = 0.5,
-    changes: float = 2.5,
-) -> Indices:
+
+def offspring(space: SearchSpace, parents: Indices, count: int, rng: np.random.Generator) -> Indices:
     """Return at most ``count`` valid, distinct, sorted variants of configurations by crossover and mutation.
 
     Where restrictions couple parameters, they reach what no change of one parameter reaches. ``parents`` are the best
-    first and drawn by rank; a share ``crossover`` takes about half of its parameters from a second parent, the others
-    change ``changes`` parameters in the mean, mostly to the next value.
+    first and drawn by rank; a share ``CROSSOVER`` takes about half of its parameters from a second parent, the others
+    change ``CHANGES`` parameters in the mean, mostly to the next value.
     """
     if len(parents) == 0 or count < 1:
         return np.empty(0, dtype=np.int64)
@@ -44,9 +39,9 @@ def offspring(
     codes = _codes(space, parents)
     child = codes[first]
     sizes = np.array([len(space.values[name]) for name in space.names])
-    crossed = (rng.random(count) < crossover)[:, None]
+    crossed = (rng.random(count) < CROSSOVER)[:, None]
     child = np.where(crossed & (rng.random(child.shape) < 0.5), codes[second], child)
-    mutated = rng.random(child.shape) < np.where(crossed, 0.5, changes) / len(sizes)
+    mutated = rng.random(child.shape) < np.where(crossed, 0.5, CHANGES) / len(sizes)
     step = child + rng.choice((-1, 1), size=child.shape)
     jump = rng.integers(0, sizes, size=child.shape)
     moved = np.clip(np.where(rng.random(child.shape) < 0.7, step, jump), 0, sizes - 1)

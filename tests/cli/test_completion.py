@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from mltune.cli import main, options
+from mltune.cli import main
 from mltune.cli.completion import GEMMS, STRATEGIES
 from mltune.comparison.strategies import OURS, PEERS
 from mltune.problem.kinds import KINDS
@@ -94,7 +94,7 @@ def test_a_shell_that_asks_wrongly_sees_no_traceback(environment):
 def test_a_database_is_not_opened(name, option, monkeypatch, capsys):
     """The directory of its run would be made."""
     opened = []
-    monkeypatch.setattr(options, "stored_run", opened.append)
+    monkeypatch.setattr("mltune.records.database_runs.directory_of", opened.append)
     for variable, value in asked(name, "postgresql://127.0.0.1:1/none#1", option[:4]).items():
         monkeypatch.setenv(variable, value)
     with pytest.raises(SystemExit):

@@ -6,7 +6,7 @@ from mltune.comparison.figures import COLOURS, label_ends, line_style, scale_to_
 
 
 def test_no_colour_is_used_twice_for_twelve_strategies_and_no_style_for_sixty():
-    assert len({line_style(at).colour for at in range(len(COLOURS))}) == len(COLOURS) == 12
+    assert len({line_style(at)[0] for at in range(len(COLOURS))}) == len(COLOURS) == 12
     assert len({str(line_style(at)) for at in range(60)}) == 60
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mltune.cost.features import Features
 from mltune.dataset.cells import Layout
-from mltune.dataset.importing import Imported, contents_of, read_table
+from mltune.dataset.importing import Imported, contents_of, read_contents, read_table
 from mltune.dataset.replay import ReplayBuilder, bare_kernel
 from mltune.errors import DatasetError
 from mltune.kernel.placed import PlacedKernel
@@ -128,8 +128,9 @@ def test_it_is_replayed_like_any_dataset_and_has_features(tmp_path: Path) -> Non
     ],
 )
 def test_the_unit_of_a_time(tmp_path: Path, header: str, unit: str | None, median_s: float) -> None:
-    table = read_table(written(tmp_path, f"a,{header}\n1,2\n"), ["a"], header, time_unit=unit)
-    assert table.dataset.numbers("median_s")[0] == pytest.approx(median_s, rel=1e-6)
+    layout = Layout(("a",), header, time_unit=unit)
+    contents = read_contents(written(tmp_path, f"a,{header}\n1,2\n"), layout)
+    assert contents.outcomes.median_s[0] == pytest.approx(median_s, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +213,8 @@ def test_states_that_are_not_known_are_told_and_are_no_failures(tmp_path: Path) 
 )
 def test_the_words_of_a_status(tmp_path: Path, status: str, state: str) -> None:
     text = f"a,t_ms,how,status\n1,2,{status},timeout\n2,1,ok,timeout\n"
-    table = read_table(written(tmp_path, text), ["a"], "t_ms", status="how")
-    assert table.dataset.states.tolist() == [state, "ok"]
+    contents = read_contents(written(tmp_path, text), Layout(("a",), "t_ms", "how"))
+    assert contents.outcomes.states.tolist() == [state, "ok"]
 
 
 def test_rows_that_were_not_measured_are_left_out(tmp_path: Path) -> None:

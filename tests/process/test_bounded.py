@@ -5,6 +5,7 @@ import resource
 import pytest
 
 from mltune.errors import DatasetError
+from mltune.process import bounded
 from mltune.process.bounded import BoundsExceededError, call_bounded
 
 
@@ -24,9 +25,13 @@ def test_a_result_comes_back_and_no_limit_stays() -> None:
         ("math:sqrt", "four", "must be real number"),
     ],
 )
-def test_what_exceeds_a_limit_or_crashes_is_an_error(target: str, argument: object, message: str) -> None:
+def test_what_exceeds_a_limit_or_crashes_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, target: str, argument: object, message: str
+) -> None:
+    monkeypatch.setattr(bounded, "MEMORY_BYTES", 200_000_000)
+    monkeypatch.setattr(bounded, "CPU_S", 1.0)
     with pytest.raises(BoundsExceededError, match=message):
-        call_bounded(target, argument, memory_bytes=200_000_000, cpu_s=1.0)
+        call_bounded(target, argument)
 
 
 def test_an_error_of_ours_comes_back_as_it_is() -> None:

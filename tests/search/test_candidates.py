@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mltune.cost.encoding import Encoding, physical
+from mltune.search import proposers
 from mltune.search.proposers import EnumeratedPool, SampledPool, maximin_subset, offspring
 
 
@@ -15,17 +16,20 @@ def test_variants_are_valid_distinct_and_repeatable(landscape):
     np.testing.assert_array_equal(found, offspring(landscape.space, parents, 200, np.random.default_rng(0)))
 
 
-def test_variants_keep_most_of_a_parent(landscape):
+def test_variants_keep_most_of_a_parent(landscape, monkeypatch):
+    monkeypatch.setattr(proposers, "CROSSOVER", 0.0)
+    monkeypatch.setattr(proposers, "CHANGES", 1.5)
     parent = np.array([1234])
-    found = offspring(landscape.space, parent, 300, np.random.default_rng(0), crossover=0.0, changes=1.5)
+    found = offspring(landscape.space, parent, 300, np.random.default_rng(0))
     here, there = landscape.space.rows(parent), landscape.space.rows(found)
     assert np.mean([there[name] == here[name] for name in here]) > 0.6
 
 
-def test_crossing_takes_values_from_two_parents_only(landscape):
+def test_crossing_takes_values_from_two_parents_only(landscape, monkeypatch):
+    monkeypatch.setattr(proposers, "CROSSOVER", 1.0)
     parents = np.array([0, landscape.space.count - 1])
     rng = np.random.default_rng(0)
-    children = landscape.space.rows(offspring(landscape.space, parents, 100, rng, crossover=1.0))
+    children = landscape.space.rows(offspring(landscape.space, parents, 100, rng))
     both = landscape.space.rows(parents)
     assert np.mean([np.isin(children[name], both[name]) for name in both]) > 0.8
 
