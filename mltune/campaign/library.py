@@ -51,6 +51,9 @@ _AT_ONCE, _COMPILERS = 4, 4
 _BATCHES = 3
 """Fewest batches of compilation that are worth a tune."""
 
+_AROUND = 400
+"""Sizes of products around listed ones, of which the dispatcher learns what is expected there."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedLibrary:
@@ -59,6 +62,7 @@ class PlannedLibrary:
     spec: Spec
     plan: Plan
     problems: Sequence[RunnableProblem]
+    around: Sequence[RunnableProblem]
     time_s: float
     begun: float
 
@@ -86,6 +90,7 @@ class PlannedLibrary:
                 builds.build_all,
                 model_of_times,
                 campaign.directory,
+                around=self.around,
                 left_s=left_s,
                 replayed=placed.replayed,
                 stop=stop,
@@ -100,7 +105,7 @@ def plan_library(
     """Plan the tunes of as many sizes as there is time for."""
     gpus = devices.find_gpus()[0]
     builds.nvrtc_version()  # raises where nothing can be compiled
-    problems, kernels = _subjects(spec, device, gpus)
+    problems, around, kernels = _subjects(spec, device, gpus)
     options = {name: value for name, value in options.items() if value is not None}
     time_s, tunes_s = _times(spec, len(kernels), replayed=device == REPLAY or not gpus)
     slice_s, at_once = 0.0, 1
@@ -117,22 +122,26 @@ def plan_library(
     limits = Limits(device=device, trials=spec.library.trials, time=time, seed=spec.library.seed)
     tuned = [problems[place] for place in spec.tuned]
     plan = plan_of(tuned, kernels, gpus, limits, least_s=slice_s, at_once=at_once, produce=(), options=options)
-    return PlannedLibrary(spec, plan, problems, time_s, begun)
+    return PlannedLibrary(spec, plan, problems, around, time_s, begun)
 
 
-def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[RunnableProblem], list[Kernel]]:
-    """Return the problems of all sizes, and the competing kernels that can be in one library."""
+def _subjects(
+    spec: Spec, device: str, gpus: Sequence[Device]
+) -> tuple[list[RunnableProblem], list[RunnableProblem], list[Kernel]]:
+    """Return the problems of all sizes, those of sizes around, and the competing kernels that can be in one library."""
     settings = spec.library
     named = next(iter(settings.kernel), None)
     subject, bundle = named_kernel(settings.operation, named, settings.accuracy)
     of_arrays = bundle is not None and bundle.has_own_problem(subject)
-    problems = []
-    for size in spec.sizes:
+
+    def problem_at(size: Mapping[str, int]) -> RunnableProblem:
         facts: dict[str, Any] = {"trans": settings.trans, "epilogue": settings.epilogue}
-        facts |= {"size": size} if of_arrays else dict(size)
-        problem = shaped_problem(subject, bundle, facts, device)
+        problem = shaped_problem(subject, bundle, facts | ({"size": size} if of_arrays else dict(size)), device)
         assert isinstance(problem, RunnableProblem)  # noqa: S101 - it has a name
-        problems.append(problem)
+        return problem
+
+    problems = [problem_at(size) for size in spec.sizes]
+    around = [] if of_arrays else [problem_at(size) for size in specs.sizes_around(spec, _AROUND)]
     first = problems[0]
     kernels = kernels_for(first, settings.kernel, settings.accuracy) if settings.kernel or bundle is None else [bundle]
     if bundle is None and device != REPLAY:
@@ -148,7 +157,7 @@ def _subjects(spec: Spec, device: str, gpus: Sequence[Device]) -> tuple[list[Run
             f"the sizes {', '.join(spec.extents)} are not those of the operation, "
             f"{', '.join(first.size_names) or 'none'}; those of a product have m, n and k."
         )
-    return problems, kernels
+    return problems, around, kernels
 
 
 def _begun(run: str | Path | None, problems: Sequence[RunnableProblem]) -> tuple[int, ...]:

@@ -146,10 +146,10 @@ class Building:
     where one fails, fewer where the time is over; several threads call it. `build` takes a placed kernel,
     configurations and `until`, and returns their builds, None where the time is over. `foresee` takes a kernel, a
     device, and problems with configurations and their seconds, and returns a :class:`Foresight`, or None where nothing
-    can be expected. A building that was interrupted in `directory` goes on. `left_s` are seconds for timing and
-    choosing, those of an interrupted building included. In replay times that are not on record are no failures. `stop`
-    is asked after each size. Candidates are timed at `at_once` sizes at the same time: the GPU does one thing after the
-    other, but the host has more to do.
+    can be expected. The dispatcher learns what is expected `around` the sizes. A building that was interrupted in
+    `directory` goes on. `left_s` are seconds for timing and choosing, those of an interrupted building included. In
+    replay times that are not on record are no failures. `stop` is asked after each size. Candidates are timed at
+    `at_once` sizes at the same time: the GPU does one thing after the other, but the host has more to do.
     """
 
     spec: Spec
@@ -159,6 +159,7 @@ class Building:
     build: Callable[..., Sequence[Build | None]]
     foresee: Callable[..., Foresight | None]
     directory: Path
+    around: Sequence[RunnableProblem] = ()
     left_s: float = math.inf
     replayed: bool = False
     stop: Callable[[], bool] = bool
@@ -178,8 +179,8 @@ class Building:
         )
         self._foresights = self._foresee()
         self.candidates = self._found()
-        self._tiles = self._tiles_of(self.candidates)
-        self._expected_s = self._expectations()
+        self._tiles = self._tiles_of(self.candidates, self.problems)
+        self._expected_s = self._expectations(self.candidates, self.problems)
         self._foreseen_s = perf_counter() - self._begun
         self._opponent = "" if self.problems[0].needs_baseline else self.problems[0].reference
         recorded_times = [self._known.times.get(problem.label, {}) for problem in self.problems]
@@ -192,7 +193,8 @@ class Building:
         """Time candidates, choose, compile the choice, and return the content, or raise a RunError where that fails."""
         measured = self.measured()
         spec, problem, run = self.spec, self.problems[0], self.tunes[0].run
-        chosen = choose(measured, most=spec.library.most, floor=spec.library.floor, are_listed=spec.are_listed)
+        settings, around = spec.library, self._around if self.around and any(self._foresights.values()) else None
+        chosen = choose(measured, most=settings.most, floor=settings.floor, are_listed=spec.are_listed, around=around)
         timed_sizes = {*map(tuple, measured.sizes[measured.timed].tolist())}
         used = [self.candidates[number] for number in chosen.chosen]
         return Content(
@@ -242,7 +244,7 @@ class Building:
             self._add_first_times()
             if perf_counter() + self._foreseen_s < self._at(_CHOSEN_UNTIL):  # it takes no longer than before
                 self._foresights = self._foresee(timed=True)
-                self._expected_s = self._expectations()
+                self._expected_s = self._expectations(self.candidates, self.problems)
             few = _PROMISING if any(self._foresights.values()) else _PROMISING_BY_WAVES
             promising = np.argsort(np.argsort(-self._table().speed(), axis=1), axis=1) < few
             self._add_times(places, promising, self._crossed_until())
@@ -276,10 +278,6 @@ class Building:
         """The seconds of a timing, by what was timed after the first sizes, which have the start of the worker."""
         costs, seconds = map(sum, zip(*(self._rates[1:] or [(1, _EACH_S)]), strict=True))
         return max(seconds / costs, 1e-9)
-
-    def _cost(self, numbers: Sequence[int]) -> int:
-        """Return what it costs to time candidates at a size, in timings."""
-        return _OF_SIZE * self._sources(numbers) + len(numbers)
 
     def _sources(self, numbers: Sequence[int]) -> int:
         return len({self.candidates[number].source for number in numbers})
@@ -354,7 +352,8 @@ class Building:
             at = np.flatnonzero(np.isfinite(self._times[place])).tolist()
             for label, times in observations.items():
                 if numbers := [number for number in at if self.candidates[number].kernel.label == label]:
-                    times.append((problem, self._columns(numbers), self._times[place, numbers]))
+                    at_size = columns_of(*(self.candidates[number].configuration for number in numbers))
+                    times.append((problem, at_size, self._times[place, numbers]))
         kernels = {tune.kernel.label: tune.kernel for tune in self.tunes}
         useful = {label: [entry for entry in times if len(entry[2])] for label, times in observations.items()}
         return {label: self.foresee(kernels[label], self.device, times) for label, times in useful.items()}
@@ -375,17 +374,22 @@ class Building:
         distinct = dict.fromkeys(chosen)
         return [LibraryCandidate(kernel, kernel.compiler.completed(row(columns, number))) for number in distinct]
 
-    def _expectations(self) -> Floats:
-        """Return what candidates are expected to take, of shape (n_sizes, n_candidates); NaN without a model."""
-        expected_s = np.full(self._tiles.shape[:2], np.nan)
+    def _expectations(self, candidates: Sequence[LibraryCandidate], problems: Sequence[RunnableProblem]) -> Floats:
+        """Return what candidates are expected to take, of shape (n_problems, n_candidates); NaN without a model."""
+        expected_s = np.full((len(problems), len(candidates)), np.nan)
         for label, foresight in self._foresights.items():
-            numbers = [number for number, candidate in enumerate(self.candidates) if candidate.kernel.label == label]
+            numbers = [number for number, candidate in enumerate(candidates) if candidate.kernel.label == label]
             if foresight is not None and numbers:
-                expected_s[:, numbers] = foresight.times_s(self.problems, self._columns(numbers))
+                columns = columns_of(*(candidates[number].configuration for number in numbers))
+                expected_s[:, numbers] = foresight.times_s(problems, columns)
         return expected_s
 
-    def _columns(self, numbers: Sequence[int]) -> Columns:
-        return columns_of(*(self.candidates[number].configuration for number in numbers))
+    def _around(self, chosen: Sequence[int]) -> tuple[NDArray[np.int64], Floats, Floats]:
+        """Return sizes around those of the description, and what is expected of candidates there, with their tiles."""
+        candidates = [self.candidates[number] for number in chosen]
+        sizes = [[getattr(problem, extent) for extent in self.spec.extents] for problem in self.around]
+        expected_s, tiles = self._expectations(candidates, self.around), self._tiles_of(candidates, self.around)
+        return np.array(sizes), np.where(np.isfinite(tiles[..., 0]), expected_s, np.nan), tiles
 
     def _ranked(self, place: int) -> list[LibraryCandidate]:
         """Return the configurations that ran at a tuned size, the fastest first."""
@@ -400,9 +404,6 @@ class Building:
         won = [(run.best_record, kernel) for run, kernel in runs[:1]]
         ran = [(record, kernel) for record, kernel in (*won, *timed) if record is not None]
         return [LibraryCandidate(kernel, record.configuration) for record, kernel in ran]
-
-    def _described(self, candidate: LibraryCandidate, build: Build) -> Configuration:
-        return configuration_of(self._placed(candidate), candidate.configuration, build)
 
     def _placed(self, candidate: LibraryCandidate) -> PlacedKernel:
         return PlacedKernel(candidate.kernel, self.problems[0], self.device)
@@ -423,7 +424,7 @@ class Building:
             if build is None or build.state is not TrialState.OK:
                 reason = f"{build.state}: {build.detail}" if build else "no build"
                 raise RunError(f"{candidate.key}, a configuration of the library, ends with {reason}.")
-            configurations.append(self._described(candidate, build))
+            configurations.append(configuration_of(self._placed(candidate), candidate.configuration, build))
         return tuple(configurations)
 
     def _keep(self, numbers: Sequence[int]) -> None:
@@ -443,14 +444,14 @@ class Building:
         best_s = np.fmin.reduce(np.where(self._valid, self._expected_s, np.nan), axis=1, keepdims=True)
         return self._valid & ~(self._expected_s > _HOPELESS * best_s)
 
-    def _tiles_of(self, candidates: Sequence[LibraryCandidate]) -> Floats:
-        """Return tiles and work of launches, of shape (n_sizes, n_candidates, 2); NaN where one is not valid."""
-        tiles = np.full((len(self.problems), len(candidates), 2), np.nan)
+    def _tiles_of(self, candidates: Sequence[LibraryCandidate], problems: Sequence[RunnableProblem]) -> Floats:
+        """Return tiles and work of launches, of shape (n_problems, n_candidates, 2); NaN where one is not valid."""
+        tiles = np.full((len(problems), len(candidates), 2), np.nan)
         for source in {candidate.source for candidate in candidates}:
             columns = [number for number, candidate in enumerate(candidates) if candidate.source == source]
             placed = self._placed(candidates[columns[0]])
             configurations = [candidates[number].configuration for number in columns]
-            for place, problem in enumerate(self.problems):
+            for place, problem in enumerate(problems):
                 tiles[place, columns] = tiles_at(placed.at(problem), configurations)
         return tiles
 
@@ -506,7 +507,7 @@ class Building:
                 recorded.update(zip((candidate.key for candidate in candidates), times_s, strict=False))
                 if perf_counter() > self._saved + _SAVE_EVERY_S:
                     self._save()
-        return self._cost(timed)
+        return _OF_SIZE * self._sources(timed) + len(timed)
 
     def _keep_opponent(self, place: int, time_s: float) -> None:
         with self._lock:
@@ -517,12 +518,12 @@ class Building:
         """Keep as many candidates as can be timed at the first remaining sizes, one of them valid at every size."""
         if math.isinf(self._room_s):
             return
-        room_s = max(self._at(_FIRST_UNTIL) - perf_counter(), 0.0)
-        timings = room_s / sizes / self._timing_s - _OF_SIZE * self._sources(range(len(self.candidates)))
+        of_size = max(self._at(_FIRST_UNTIL) - perf_counter(), 0.0) / sizes / self._timing_s
+        timings = of_size - _OF_SIZE * self._sources(range(len(self.candidates)))
         timed = self._may_be_fast[[*self.spec.tuned]].mean(axis=0).cumsum()
         count = max(int(np.searchsorted(timed, timings)), _FEWEST)
-        valid = self._valid.sum(axis=0) == len(self._valid)
-        general = (number for number, at in enumerate(self.candidates) if valid[number] and self._is_fallback(at))
+        everywhere = np.flatnonzero(self._valid.all(axis=0)).tolist()
+        general = (number for number in everywhere if self._is_fallback(self.candidates[number]))
         self._keep(sorted({*range(min(count, len(self.candidates))), *itertools.islice(general, 1)}))
 
     def _save(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,10 @@ from mltune.library.dispatcher import Dispatcher, expected, learn
 from mltune.library.portfolio import choose_portfolio, geometric_mean, shares
 
 _PARTS = 8
+_OF_EXPECTED = 0.3  # the weight of a size at which times are expected, relative to that of one with measured times
+
+Around = Callable[[Sequence[int]], tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]
+"""Further sizes (n, n_extents), the expected times there of some candidates, and their tiles."""
 
 ALIGNED = 8
 """Elements: half-precision lines that begin at multiples of 16 bytes."""
@@ -62,11 +66,17 @@ class Measured:
         """Return the candidates that a library holds."""
         return choose_portfolio(self.speed(), self.weights, self.is_fallback, most=most, floor=floor)
 
-    def learn(self, chosen: Sequence[int]) -> Dispatcher:
-        """Return a dispatcher to some of the candidates."""
+    def learn(self, chosen: Sequence[int], around: Around | None = None) -> Dispatcher:
+        """Return a dispatcher to some of the candidates, which also learns what is expected of them at other sizes."""
         at = self.timed
-        times_s, tiles = self.times_s[at][:, chosen], self.tiles[at][:, chosen]
-        return learn(self.sizes[at], times_s, self.weights[at], tiles, self.processors)
+        sizes, times_s, tiles = self.sizes[at], self.times_s[at][:, chosen], self.tiles[at][:, chosen]
+        weights = self.weights[at]
+        if around is not None:
+            further, expected_s, of_further = around(chosen)
+            sizes, times_s = np.concatenate([sizes, further]), np.concatenate([times_s, expected_s])
+            weights = np.concatenate([weights, np.full(len(further), _OF_EXPECTED * weights.mean())])
+            tiles = np.concatenate([tiles, of_further])
+        return learn(sizes, times_s, weights, tiles, self.processors)
 
     def without(self, sizes: NDArray[np.intp]) -> tuple[Measured, NDArray[np.intp]]:
         """Return what is known without sizes and what their tuning alone found, and the candidates left."""
@@ -154,10 +164,13 @@ def _pick(dispatcher: Dispatcher, size: NDArray[np.int64], tiles: NDArray[np.flo
     return next((number for number in order if np.isfinite(tiles[number, 0])), order[0])
 
 
-def choose(measured: Measured, *, most: int | None, floor: float, are_listed: bool = False) -> Chosen:
+def choose(
+    measured: Measured, *, most: int | None, floor: float, are_listed: bool = False, around: Around | None = None
+) -> Chosen:
     """Choose a portfolio and its dispatcher, and find what both lose at sizes which they have not seen.
 
-    Where the sizes `are_listed` by the description, each that was timed has the configuration that was the fastest.
+    Where the sizes `are_listed` by the description, each that was timed has the configuration that was the fastest. Of
+    others the dispatcher learns what is expected `around`.
 
     Every size at which all candidates were timed is left out once, with an eighth of the others and what their tuning
     alone found; where only one is known, nothing is held out.
@@ -178,7 +191,7 @@ def choose(measured: Measured, *, most: int | None, floor: float, are_listed: bo
             held_out.append(float(speed[size, left_out[chosen]][pick]))
     weights = measured.weights[np.concatenate(kept)] if kept else measured.weights[:0]
     chosen = measured.portfolio(most=most, floor=floor)
-    dispatcher = measured.learn(chosen)
+    dispatcher = measured.learn(chosen, around)
     if are_listed:
         timed = measured.whole(chosen)
         fastest = np.nanargmin(measured.times_s[timed][:, chosen], axis=1)

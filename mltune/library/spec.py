@@ -124,6 +124,16 @@ def load_spec(spec: str | Path | Mapping[str, Any]) -> Spec:
         return Spec(document.library, tuple(sizes[0]), sizes, weights, tuned, document.sizes.are_listed)
 
 
+def sizes_around(spec: Spec, count: int) -> list[Mapping[str, int]]:
+    """Return random sizes from half the least to twice the largest extents of listed sizes; none of drawn ones."""
+    if not spec.are_listed:
+        return []
+    extents = np.array([list(size.values()) for size in spec.sizes])
+    low, high = np.maximum(extents.min(axis=0) // 2, 1), 2 * extents.max(axis=0)
+    ranges = dict(zip(spec.extents, np.column_stack([low, high]).tolist(), strict=True))
+    return [*map(dict, _counted(_Sizes(ranges=ranges), Path(), np.random.default_rng(0), count))]
+
+
 def _refused(fact: str) -> LibraryError:
     return LibraryError(f"{fact} See {page('reference/library.md')}.")
 

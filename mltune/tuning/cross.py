@@ -84,12 +84,9 @@ class TimeModel:
 
     def __init__(self, kernel: Kernel, device: Device, timed: Sequence[Timed]) -> None:
         self._kernel, self._device = kernel.recorded_with(()), device
-        rows, speeds = list[Floats](), list[Floats]()
-        for problem, columns, times_s in timed:
-            inputs, physical_s = self._inputs(problem, columns)
-            rows.append(inputs)
-            speeds.append(np.log(physical_s / times_s))
-        self._model = ExtraTreesModel(random_state=0, slope=1.0).fit(np.concatenate(rows), np.concatenate(speeds))
+        rows, physical_s = zip(*(self._inputs(problem, columns) for problem, columns, _ in timed), strict=True)
+        speeds = np.log(np.concatenate(physical_s) / np.concatenate([times_s for *_, times_s in timed]))
+        self._model = ExtraTreesModel(random_state=0, slope=1.0).fit(np.concatenate(rows), speeds)
 
     def times_s(self, problems: Sequence[RunnableProblem], columns: Columns) -> Floats:
         """Return seconds, of shape (n_problems, n_configurations), infinite where a configuration does not run."""

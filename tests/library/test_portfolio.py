@@ -104,6 +104,25 @@ def test_every_size_is_held_out_once():
     assert len(chosen.chosen) <= 5
 
 
+def test_what_is_expected_around_the_sizes_decides_there_and_never_at_a_listed_size():
+    """The timed sizes are small; the model knows that the second candidate is faster from 1024 on."""
+    sizes = np.arange(64, 256, 8)[:, None]
+    times = np.where(sizes == 64, [[1.5, 1.0]], [[1.0, 1.3]]) * sizes
+    measured = measured_of(sizes, times, (frozenset({0}), frozenset({1})))
+
+    def around(numbers):
+        further = np.arange(64, 4096, 64)[:, None]
+        expected_s = np.where(further >= 1024, [[2.0, 1.5]], [[3.0, 1.0]]) * further
+        return further, expected_s[:, numbers], np.ones((len(further), len(numbers), 2))
+
+    def fastest(size, expected):
+        chosen = choose(measured, most=2, floor=0.8, are_listed=True, around=expected)
+        return chosen.chosen[chosen.dispatcher.order([size], np.ones((2, 2)))[0]]
+
+    assert (fastest(3000, None), fastest(3000, around)) == (0, 1)
+    assert [fastest(size, around) for size in (64, 72, 200)] == [1, 0, 0]
+
+
 def test_what_the_tuning_of_a_size_alone_found_is_held_out_with_it():
     times = np.array([[1.0, 9.0, 1.5], [9.0, 1.0, 1.5]])
     found_at = (frozenset({0}), frozenset({1}), frozenset({0, 1}))

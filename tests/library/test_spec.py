@@ -5,7 +5,7 @@ import pytest
 
 import mltune
 from mltune.errors import LibraryError
-from mltune.library.spec import load_spec, representatives
+from mltune.library.spec import load_spec, representatives, sizes_around
 
 LIBRARY = '[library]\noperation = "sgemm"\n'
 
@@ -176,3 +176,19 @@ def test_a_library_has_a_folder_with_a_name(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LibraryError, match="has no name of its own"):
         mltune.build_library({"library": {"operation": "sgemm"}, "sizes": {"shapes": [64]}}, folder)
+
+
+def test_sizes_around_listed_ones_reach_beyond_them(written):
+    spec = written("linear_layers = [[4096, 1024], [8192, 2048]]\ntokens = [1, 256]")
+    around = sizes_around(spec, 300)
+    assert sizes_around(spec, 300) == around
+    assert len(around) > 250
+    extents = np.array([[size[name] for name in "mnk"] for size in around])
+    assert (extents >= [2048, 1, 512]).all()
+    assert (extents <= [16384, 512, 4096]).all()
+    assert (extents.min(axis=0) < [2500, 2, 600]).all()
+    assert (extents.max(axis=0) > [14000, 400, 3500]).all()
+    assert 0.8 < (extents[extents > 8] % 8 == 0).mean() < 0.97
+    assert sizes_around(written("ranges = {m = [1, 9], n = [1, 9], k = [1, 9]}"), 300) == [], (
+        "they are drawn in the ranges"
+    )
