@@ -458,7 +458,7 @@ class Building:
     def _add_times(self, places: Sequence[int], selection: NDArray[np.bool_], until: float) -> None:
         """Time the selected candidates, (n_sizes, n_candidates), where they have no times, before a time."""
         begun = perf_counter()
-        until = until if self._rates else max(until, begun + _LEAST_S)
+        until, selection = until if self._rates else max(until, begun + _LEAST_S), selection & self._may_be_fast
         with ThreadPoolExecutor(self.at_once) as threads:
             costs = [*threads.map(lambda place: self._add_times_at(place, selection[place], until), places)]
         if any(costs):
@@ -485,7 +485,7 @@ class Building:
         A size at which the default configuration is wrong, or whose arrays do not fit into the GPU, is left out.
         """
         problem = self.problems[place]
-        lacking = np.flatnonzero(selection & self._may_be_fast[place] & np.isnan(self._times[place])).tolist()
+        lacking = np.flatnonzero(selection & np.isnan(self._times[place])).tolist()
         if not lacking or place in self._failed or perf_counter() >= until or self.stop():
             return 0
         timed: list[int] = []

@@ -55,11 +55,12 @@ class Measured:
 
     def speed(self) -> NDArray[np.float64]:
         """Return the shares that candidates are chosen by: as timed where all were, elsewhere as expected."""
-        times_s, remaining = self.seen_s.copy(), ~self.crossed
-        elsewhere_s = expected(
-            (self.sizes, times_s, self.tiles), self.sizes[remaining], self.tiles[remaining], self.processors
-        )
-        times_s[remaining] = np.where(np.isfinite(times_s[remaining]), times_s[remaining], elsewhere_s)
+        times_s, elsewhere = self.seen_s.copy(), ~self.crossed
+        lacking = elsewhere & (np.isfinite(self.tiles[..., 0]) & ~np.isfinite(times_s)).T
+        numbers = np.flatnonzero(lacking.any(axis=1))
+        seen, at = (self.sizes, times_s[:, numbers], self.tiles[:, numbers]), np.ix_(elsewhere, numbers)
+        elsewhere_s = expected(seen, self.sizes[elsewhere], self.tiles[at], self.processors)
+        times_s[at] = np.where(np.isfinite(times_s[at]), times_s[at], elsewhere_s)
         return shares(times_s)
 
     def portfolio(self, *, most: int | None, floor: float) -> list[int]:

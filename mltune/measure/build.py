@@ -8,12 +8,10 @@ import operator
 import os
 import posixpath
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from threading import TIMEOUT_MAX
 from typing import Any
 
 from mltune.errors import BundleError, DeviceError, ExpressionError, SpaceError
@@ -27,7 +25,7 @@ from mltune.measure.compile_pool import CompilePool
 from mltune.measure.compiler import CudaSource, accepts_option, compiles_with, nvrtc_version, supported_architectures
 from mltune.measure.cubin_cache import default_cache
 from mltune.problem.problem import RunnableProblem
-from mltune.process.child import available_cores, fulfilled
+from mltune.process.child import available_cores, done_until, fulfilled
 from mltune.records.trial import Build, TrialState
 
 _COMPUTED = re.compile(r"^[ \t]*#[ \t]*include[ \t]+__THRUST_(HOST|DEVICE)_SYSTEM_(\w+)_HEADER", re.MULTILINE)
@@ -238,8 +236,8 @@ def build_all(
     compilers = {"cache": default_cache(), "workers": workers}
     with NvrtcBuilder(kernel, placed.runnable, placed.device.architecture, **compilers) as builder:
         builds = [builder.submit(configuration) for configuration in configurations]
-        wait(builds, min(max(until - time.perf_counter(), 0.0), TIMEOUT_MAX))
-        return [build.result() if build.done() else None for build in builds]
+        done = done_until(builds, until)
+        return [build.result() if build in done else None for build in builds]
 
 
 def build_one(placed: PlacedKernel, configuration: Mapping[str, int]) -> Build:

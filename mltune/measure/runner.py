@@ -156,9 +156,8 @@ class GpuRunner:
             return
         with suppress(ExpressionError):  # of one of them, whose submission has it
             by_problem = {case.problem: case.launches(configurations) for case in self._cases()}
-            of_each = [
-                dict(zip(by_problem, launches, strict=True)) for launches in zip(*by_problem.values(), strict=True)
-            ]
+            rows = zip(*by_problem.values(), strict=True)
+            of_each = [dict(zip(by_problem, launches, strict=True)) for launches in rows]
             self._launches |= zip(((*values.items(),) for values in configurations), of_each, strict=True)
 
     def _launches_of(self, configuration: Mapping[str, int]) -> dict[Problem, Launch]:

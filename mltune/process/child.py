@@ -16,8 +16,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass, field
 from multiprocessing.connection import Connection
@@ -338,6 +340,11 @@ def fulfilled(result: Result) -> Future[Result]:
     future: Future[Result] = Future()
     future.set_result(result)
     return future
+
+
+def done_until(futures: Iterable[Future[Result]], until: float) -> set[Future[Result]]:
+    """Wait for futures until a time of the clock of :func:`time.perf_counter`; return those that are done."""
+    return wait(futures, min(max(until - time.perf_counter(), 0.0), threading.TIMEOUT_MAX)).done
 
 
 def _end(children: list[ThreadedChild]) -> None:

@@ -84,7 +84,8 @@ class TimeModel:
 
     def __init__(self, kernel: Kernel, device: Device, timed: Sequence[Timed]) -> None:
         self._kernel, self._device = kernel.recorded_with(()), device
-        rows, physical_s = zip(*(self._inputs(problem, columns) for problem, columns, _ in timed), strict=True)
+        inputs = [self._inputs(self._placed(problem), columns) for problem, columns, _ in timed]
+        rows, physical_s = zip(*inputs, strict=True)
         speeds = np.log(np.concatenate(physical_s) / np.concatenate([times_s for *_, times_s in timed]))
         self._model = ExtraTreesModel(random_state=0, slope=1.0).fit(np.concatenate(rows), speeds)
 
@@ -92,8 +93,9 @@ class TimeModel:
         """Return seconds, of shape (n_problems, n_configurations), infinite where a configuration does not run."""
         times_s = np.full((len(problems), length(columns)), np.inf)
         for problem, of_problem_s in zip(problems, times_s, strict=True):
-            runs = self._placed(problem).runs(columns)
-            inputs, physical_s = self._inputs(problem, {name: column[runs] for name, column in columns.items()})
+            placed = self._placed(problem)
+            runs = placed.runs(columns)
+            inputs, physical_s = self._inputs(placed, {name: column[runs] for name, column in columns.items()})
             of_problem_s[runs] = physical_s / np.exp(self._model.predict(inputs)[0])
         return times_s
 
@@ -107,11 +109,11 @@ class TimeModel:
             kept.append({name: column[fastest] for name, column in drawn.items()})
         return {name: np.concatenate([columns[name] for columns in kept]) for name in self._kernel.all_parameters}
 
-    def _inputs(self, problem: RunnableProblem, columns: Columns) -> tuple[Floats, Floats]:
+    def _inputs(self, placed: PlacedKernel, columns: Columns) -> tuple[Floats, Floats]:
         """Return the features before compiling with the logarithm of the seconds by physics, and these seconds."""
-        inputs = Features(self._placed(problem)).before({name: columns[name] for name in self._kernel.all_parameters})
+        inputs = Features(placed).before({name: columns[name] for name in self._kernel.all_parameters})
         share = np.exp(inputs[:, -1])  # of the peak: the last feature is its logarithm
-        physical_s = problem.flops / (peak_flops(self._device, problem.arithmetic) * share)
+        physical_s = placed.problem.flops / (peak_flops(self._device, placed.problem.arithmetic) * share)
         return np.column_stack([inputs, np.log(physical_s)]), physical_s
 
     def _placed(self, problem: RunnableProblem) -> PlacedKernel:

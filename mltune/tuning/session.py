@@ -8,11 +8,10 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Self
 
 from mltune.cost.bound import hardware_limits
@@ -25,7 +24,7 @@ from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import ConstrainedSpace, SearchSpace
 from mltune.measure.pipeline import Builder, Runner, SamplingRule
 from mltune.problem.problem import Problem, RunnableProblem
-from mltune.process.child import ChildPool, fulfilled
+from mltune.process.child import ChildPool, done_until, fulfilled
 from mltune.records.header import DATASET_HASH, RunHeader
 from mltune.records.trial import BATCH, Build, Measurement, TrialRecord, TrialState
 from mltune.records.versions import installed_versions
@@ -115,21 +114,18 @@ class Session:
             self.gpu.expect(configurations)
         measuring = deque[Future[Measurement]]()
         for configuration, building in zip(configurations, builds, strict=True):
-            if time.perf_counter() >= until or not _wait(building, until):
+            if time.perf_counter() >= until or not done_until([building], until):
                 break
             build = building.result()
             is_built = build.state is TrialState.OK
             failed = Measurement(build.state, build.detail)
             measuring.append(self.runner.submit(configuration, build) if is_built else fulfilled(failed))
-        while measuring and (_wait(measuring[0], until) or not measuring[0].cancel()):  # one that runs comes to its end
+        while measuring and (
+            done_until([measuring[0]], until) or not measuring[0].cancel()
+        ):  # one that runs comes to its end
             yield measuring.popleft().result()
         for future in measuring:
             future.cancel()
-
-
-def _wait(future: Future[Any], until: float) -> bool:
-    """Return whether a future is done before a time of the clock."""
-    return bool(wait([future], min(max(until - time.perf_counter(), 0.0), TIMEOUT_MAX)).done)
 
 
 def open_session(request: TuneRequest, *, space: SearchSpace | None = None, pool: ChildPool | None = None) -> Session:
