@@ -88,6 +88,7 @@ static void run(void (*call)(void**), void** arguments, unsigned blocks, unsigne
 }
 """
 _HALF = r'asm\("cvt.f32.f16[^;]*;"[^;]*;'
+_TIMER = r'asm volatile\("mov.u64 %0, %globaltimer;"[^;]*;'
 
 
 class Pointer:
@@ -157,7 +158,7 @@ class RawKernel:
 
 @functools.cache
 def _compiled(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
-    host = re.sub(_HALF, "wide = (float)same_bits<_Float16>(word.bits);", code)
+    host = re.sub(_TIMER, "", re.sub(_HALF, "wide = (float)same_bits<_Float16>(word.bits);", code))
     entries = "".join(
         f"static void call_{name}(void** arguments) {{ call(&{name}, arguments); }}\n"
         f'extern "C" void run_{name}(void** arguments, unsigned blocks, unsigned rows) '

@@ -15,6 +15,8 @@ from mltune.measure.timing import Series
 _QUEUEING_S = 50e-6  # for the host to fill the queue while the GPU spins, ...
 _QUEUEING_PER_RUN_S = 25e-6  # ... and for every run of a series
 _LEAST_FLUSH_BYTES = 1 << 20
+_FLUSHED_CACHES = 2  # bytes that a flush reads, in sizes of the L2 cache: lines that were written are evicted, too
+_FLUSH_GRID, _FLUSH_BLOCK = 2048, 256
 _READ_EVERY_S = 5e-3  # shortest time between two readings of the GPU's state during a series
 _READ_AFTER_S = 20e-3  # a run longer than this is also read at its end: that costs less than a percent
 
@@ -23,7 +25,8 @@ class SeriesStopwatch:
     """Times launches with CUDA events, in series that are queued as a whole before the first of them runs.
 
     On an idle stream the launch latency would count as run time: a spinning kernel keeps the stream busy until the
-    series is queued. Before each run a buffer of the size of the L2 cache is filled, which evicts the operands.
+    series is queued. Before each run a buffer is read, which evicts the operands from the L2 cache. A buffer that is
+    written would be evicted during the run, at its cost.
     """
 
     def __init__(self, l2_bytes: int) -> None:
@@ -31,9 +34,10 @@ class SeriesStopwatch:
 
         self._cupy = cupy
         self.prepare: Callable[[], None] = lambda: None
-        self._flush = cupy.empty(max(l2_bytes, _LEAST_FLUSH_BYTES), dtype=cupy.uint8)
+        self._unrelated = cupy.zeros(max(_FLUSHED_CACHES * l2_bytes, _LEAST_FLUSH_BYTES) // 8, dtype=cupy.uint64)
         self._events: list[tuple[Any, Any]] = []
-        self._spin_kernel = worker_kernel("spin.cu", "spin")
+        self._spin_kernel = worker_kernel("stopwatch.cu", "spin")
+        self._flush_kernel = worker_kernel("stopwatch.cu", "fill_cache")
 
     def spin(self, duration_s: float) -> None:
         """Queue a kernel that runs for a known time."""
@@ -55,10 +59,11 @@ class SeriesStopwatch:
         while len(self._events) < count:
             self._events.append((self._cupy.cuda.Event(), self._cupy.cuda.Event()))
         series = self._events[:count]
+        flushed = (self._unrelated, np.int64(self._unrelated.size), self._unrelated)
         self.spin(_QUEUEING_S + count * _QUEUEING_PER_RUN_S)
         for launch, (start, stop) in zip(launches, series, strict=True):
             self.prepare()
-            self._flush.data.memset_async(0, self._flush.nbytes)
+            self._flush_kernel((_FLUSH_GRID,), (_FLUSH_BLOCK,), flushed)
             start.record()
             launch()
             stop.record()

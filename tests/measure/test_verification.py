@@ -342,7 +342,7 @@ COMPARED += [(one, one, 1) for one in ("half", "bfloat16", "float", "unsigned ch
 @pytest.mark.parametrize(
     ("file", "macros"),
     [
-        *((name, {}) for name in ("spin.cu", "checksum.cu", "guards.cu")),
+        *((name, {}) for name in ("stopwatch.cu", "checksum.cu", "guards.cu")),
         *(("compare.cu", dict(zip(("WORD", "EXPECTED", "TERMS"), one, strict=True))) for one in COMPARED),
     ],
 )
