@@ -354,15 +354,15 @@ __device__ __forceinline__ float widened(Half element) {
 #else
 #define LINES_ARE_COLUMNS ".trans"
 #endif
-__device__ __forceinline__ void store_matrices(void* shared, int offset, unsigned first, unsigned second) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2" LINES_ARE_COLUMNS ".shared.b16 [%0], {%1, %2};" ::"r"(shared_address(shared) + offset),
-               "r"(first), "r"(second)
+__device__ __forceinline__ void store_matrices(void* shared, unsigned first, unsigned second) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2" LINES_ARE_COLUMNS ".shared.b16 [%0], {%1, %2};" ::"r"(shared_address(shared)), "r"(first),
+               "r"(second)
                : "memory");
 }
-__device__ __forceinline__ void load_matrices(const void* shared, int offset, unsigned (&two)[2]) {
+__device__ __forceinline__ void load_matrices(const void* shared, unsigned (&two)[2]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2" LINES_ARE_COLUMNS ".shared.b16 {%0, %1}, [%2];"
                : "=r"(two[0]), "=r"(two[1])
-               : "r"(shared_address(shared) + offset)
+               : "r"(shared_address(shared))
                : "memory");
 }
 
@@ -845,12 +845,12 @@ __device__ __forceinline__ void multiply_tile(Sums& sums, Bits64 a, Bits64 b, Fa
 }
 #endif
 
-constexpr int MAPS = 3;  // of a block
 #ifdef BATCHED
 constexpr bool MAKES_MAPS = true;
 #else
 constexpr bool MAKES_MAPS = PACK;
 #endif
+constexpr int MAPS = MAKES_MAPS ? 3 : 0;  // that a block makes
 
 // The workspace: with PACK how far that is; of the parts of k how many of each warp's have come, zero between launches; the maps of all blocks; the sums of
 // the parts, by warps.
@@ -1127,21 +1127,24 @@ __device__ __forceinline__ void scale(Sums& sums, const float* of_rows, const fl
 
 // The way of a tile's sums to C. Elements change hands in shared memory, in pieces of columns; the room is the stage of the team's last
 // step of k, which is freed only then. Lines are columns of a warpgroup's sums or, if not all of its warps may be there, of a warp's; with
-// SWAP they are the rows of a warp's. The copy engine takes lines of 128 bytes, swizzled, while the next tile is multiplied; pieces that do not
-// fit have rooms of their own, if there is memory. Other lines, and those of a matrix that is not aligned, are stored by threads, 16
+// SWAP they are rows. The copy engine takes lines of 128 bytes, swizzled, while the next tile is multiplied; pieces that do not
+// fit have rooms of their own, if there is memory. With SWAP the last lines of a tile overlap those before, if its columns are not a
+// multiple of a line: both have the same elements. Other lines, and those of a matrix that is not aligned, are stored by threads, 16
 // bytes each. What C was comes the same way.
 struct Outbox {
-  static constexpr bool BOXED = IS_HALF_RESULT && !SWAP && SPLIT_K == 1;
-  static constexpr int TOGETHER = SWAP || SPLIT_K != 1 ? 1 : WARPGROUP / WARP;  // warps
+  static constexpr bool BOXED = IS_HALF_RESULT && SPLIT_K == 1 && (!SWAP || BLK_N >= HIGH);
+  static constexpr int TOGETHER = BOXED || !SWAP && SPLIT_K == 1 ? WARPGROUP / WARP : 1;  // warps
   static constexpr int UNIT_OF_ROOM = BOXED ? 8 * LINE : 16;
   static constexpr int ROOM = STAGE * TOGETHER / WARPS / UNIT_OF_ROOM * UNIT_OF_ROOM;  // bytes
   static constexpr int ROWS = 16 * TOGETHER;
   static constexpr int SIZE = sizeof(Element);
   static constexpr int FIT = (BOXED ? ROOM / LINE : SWAP ? ROOM / (16 * SIZE) - 8 : ROOM / (ROWS * SIZE + 16)) / 8 * 8;  // columns
-  static constexpr int BOX = BLK_N <= FIT ? BLK_N : BLK_N % 16 == 0 ? BLK_N / 2 : 8;
-  static constexpr int WIDTH = (BOXED ? BOX : BLK_N) % 32 == 0 && FIT >= 32 ? 32 : (BOXED ? BOX : BLK_N) % 16 == 0 && FIT >= 16 ? 16 : 8;
-  static constexpr int PIECES = BOXED ? BLK_N / BOX : (BLK_N + FIT / WIDTH * WIDTH - 1) / (FIT / WIDTH * WIDTH);
-  static constexpr int COLUMNS = (BLK_N / WIDTH + PIECES - 1) / PIECES * WIDTH;
+  static constexpr int BOX = SWAP ? HIGH : BLK_N <= FIT ? BLK_N : BLK_N % 16 == 0 ? BLK_N / 2 : 8;  // lines
+  static constexpr int DIVIDED = BOXED && !SWAP ? BOX : BLK_N;
+  static constexpr int WIDTH = DIVIDED % 32 == 0 && FIT >= 32 ? 32 : DIVIDED % 16 == 0 && FIT >= 16 ? 16 : 8;
+  static constexpr int MOST = BOXED ? (SWAP ? HIGH : BOX) : FIT / WIDTH * WIDTH;  // columns of a piece
+  static constexpr int PIECES = (BLK_N + MOST - 1) / MOST;
+  static constexpr int COLUMNS = BOXED ? MOST : (BLK_N / WIDTH + PIECES - 1) / PIECES * WIDTH;
   static constexpr int MOVED = WIDTH / 2;  // sums of a thread at a time
   static constexpr int UNIT = SWAP ? 8 * SIZE : 16;
   static constexpr int APART = BOXED ? LINE : ((SWAP ? COLUMNS : ROWS) * SIZE / UNIT | 1) * UNIT;  // of lines: threads at a time are in different banks
@@ -1166,13 +1169,13 @@ struct Outbox {
   int product;
 
   // Whether the copy engine can store: it writes whole 16 bytes, also behind the end of a line.
-  static __device__ __forceinline__ bool has_boxes(long long m, const Element* C, long long ldc, long long stride) {
-    return is_aligned(C, ldc, stride) && m * SIZE % 16 == 0;
+  static __device__ __forceinline__ bool has_boxes(long long m, long long n, const Element* C, long long ldc, long long stride) {
+    return is_aligned(C, ldc, stride) && (SWAP ? n : m) * SIZE % 16 == 0;
   }
 
   static __device__ __forceinline__ void make(TensorMap* map, TensorMap* shared, long long m, long long n, Element* C, long long ldc,
                                               long long products, long long stride) {
-    make_map(map, shared, reinterpret_cast<const Half*>(C), static_cast<unsigned>(m), static_cast<unsigned>(n), ldc, COLUMNS,
+    make_map(map, shared, reinterpret_cast<const Half*>(C), static_cast<unsigned>(SWAP ? n : m), static_cast<unsigned>(SWAP ? m : n), ldc, BOX,
              static_cast<unsigned>(products), stride);
   }
 
@@ -1189,7 +1192,7 @@ struct Outbox {
     }
 #pragma unroll(IS_LONG ? 1 : ALL)
     for (int number = 0; number < ALL; number++) {
-      const int part = number / PIECES, first = number % PIECES * COLUMNS;
+      const int part = number / PIECES, first = first_of(number % PIECES), down = static_cast<int>(row) + part * HIGH;
       unsigned char* const room = room_of(storage, stage, number);
       if (BOXED && number >= ROOMS) {
         if (is_sender()) wait_until_read();
@@ -1207,7 +1210,7 @@ struct Outbox {
 #pragma unroll
           for (int j = 0; j < 4; j++) values[j] = scale * moved[i + j];
           added.add(values, part, (from + i) / 4);
-          put(mine(room), (chunk * MOVED + i) / 4 * EIGHT, values);
+          put(mine(room, (chunk * MOVED + i) / 4), values);
         }
       }
       fence_proxy();
@@ -1216,7 +1219,8 @@ struct Outbox {
         move<true>(room, row + part * HIGH, column + first, BLK_N - first);
         wait_for_others();
       } else if (is_sender()) {
-        store_box(map, room, static_cast<int>(row) + part * HIGH, static_cast<int>(column) + first, product);
+        const int across = static_cast<int>(column) + first;
+        store_box(map, room, SWAP ? across : down, SWAP ? down : across, product);
       }
     }
     __syncwarp();
@@ -1233,15 +1237,20 @@ struct Outbox {
     return storage + stage * STAGE + group % (WARPS / TOGETHER) * ROOM + (BOXED ? room * (BOX * LINE) : 0);
   }
 
-  // There the place of the thread's first sums, or, of elements in half precision, of the line of a matrix that it is to have the place of.
-  static __device__ __forceinline__ unsigned char* mine(unsigned char* room) {
+  // The first column of a piece.
+  static constexpr __device__ __forceinline__ int first_of(int piece) {
+    return BOXED && SWAP && (piece + 1) * COLUMNS > BLK_N ? BLK_N - COLUMNS : piece * COLUMNS;
+  }
+
+  // In a room the place of the thread's first sums of so many times eight columns on, or, of elements in half precision, of the line of a
+  // matrix that it is to have the place of.
+  static __device__ __forceinline__ unsigned char* mine(unsigned char* room, int eights) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % TOGETHER;
 #if IS_HALF_RESULT
-    const int line = SWAP ? lane % 16 : lane % 8, chunk = SWAP ? 0 : warp * 2 + lane % 16 / 8;
-    return chunk_of(room, line, chunk);
+    return SWAP ? chunk_of(room, warp * 16 + lane % 16, eights) : chunk_of(room, eights * 8 + lane % 8, warp * 2 + lane % 16 / 8);
 #else
     const int line = SWAP ? lane / 4 : lane % 4 * 2, element = SWAP ? lane % 4 * 2 : warp * 16 + lane / 4;
-    return room + line * APART + element * SIZE;
+    return room + line * APART + element * SIZE + eights * EIGHT;
 #endif
   }
 
@@ -1317,17 +1326,17 @@ struct Outbox {
   }
 
   // Four sums, of two rows and columns, become elements of C in shared memory.
-  __device__ __forceinline__ void put(unsigned char* mine, int offset, const float (&values)[4]) const {
+  __device__ __forceinline__ void put(unsigned char* mine, const float (&values)[4]) const {
 #if IS_HALF_RESULT
-    store_matrices(mine, offset, rounded(activated(values[0]), activated(values[1])), rounded(activated(values[2]), activated(values[3])));
+    store_matrices(mine, rounded(activated(values[0]), activated(values[1])), rounded(activated(values[2]), activated(values[3])));
 #else
 #pragma unroll
-    for (int i = 0; i < 4; i++) *float_of_four(mine, offset, i) = activated(values[i]);
+    for (int i = 0; i < 4; i++) *float_of_four(mine, i) = activated(values[i]);
 #endif
   }
 
-  static __device__ __forceinline__ float* float_of_four(unsigned char* mine, int offset, int i) {
-    return reinterpret_cast<float*>(mine + offset + (SWAP ? i / 2 * 8 * APART + i % 2 * SIZE : i % 2 * APART + i / 2 * 8 * SIZE));
+  static __device__ __forceinline__ float* float_of_four(unsigned char* mine, int i) {
+    return reinterpret_cast<float*>(mine + (SWAP ? i / 2 * 8 * APART + i % 2 * SIZE : i % 2 * APART + i / 2 * 8 * SIZE));
   }
 
   // Sums become alpha times sums and beta times what C was.
@@ -1335,7 +1344,7 @@ struct Outbox {
 #pragma unroll 1
     for (int number = 0; number < ALL; number++) {
       unsigned char* const room = room_of(storage, stage, number);
-      const int first = number % PIECES * COLUMNS;
+      const int first = first_of(number % PIECES);
       move<false>(room, row + number / PIECES * HIGH, column + first, BLK_N - first);
       wait_for_others();
 #pragma unroll
@@ -1344,17 +1353,17 @@ struct Outbox {
 #pragma unroll
           for (int i = n % PIECES * COLUMNS / 2; i < min(SUMS, (n % PIECES + 1) * COLUMNS / 2); i += 4) {
             float* const four = &sums[n / PIECES][i];
-            const int offset = (i - n % PIECES * COLUMNS / 2) / 4 * EIGHT;
+            unsigned char* const place = mine(room, i / 4 - first_of(n % PIECES) / 8);
 #if IS_HALF_RESULT
             unsigned old[2];
-            load_matrices(mine(room), offset, old);
+            load_matrices(place, old);
 #endif
 #pragma unroll
             for (int j = 0; j < 4; j++)
 #if IS_HALF_RESULT
               four[j] = alpha * four[j] + beta * widened(static_cast<Half>(old[j / 2] >> j % 2 * 16));
 #else
-              four[j] = alpha * four[j] + beta * *float_of_four(mine(room), offset, j);
+              four[j] = alpha * four[j] + beta * *float_of_four(place, j);
 #endif
           }
         }
@@ -1482,7 +1491,7 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
   if (MAKES_MAPS && mapped) {
     if (threadIdx.x / WARP == 1) a.make(made_maps, shared_maps);
     if (threadIdx.x / WARP == 2) b.make(made_maps + 1, shared_maps + 1);
-    if (Outbox::BOXED && threadIdx.x / WARP == 3 && Outbox::has_boxes(m, C, ldc, stride_c))
+    if (Outbox::BOXED && threadIdx.x / WARP == 3 && Outbox::has_boxes(m, n, C, ldc, stride_c))
       Outbox::make(made_maps + 2, shared_maps + 2, m, n, C, ldc, batch, stride_c);
   }
   const int warpgroup = threadIdx.x / WARPGROUP;
@@ -1581,7 +1590,7 @@ gemm(long long m, long long n, long long k, float alpha, const Input* A, long lo
     };
     long long ldc_again = ldc;  // not kept in a register until here
     forget(ldc_again);
-    const bool boxed = Outbox::BOXED && mapped && Outbox::has_boxes(m, C, ldc_again, stride_c);
+    const bool boxed = Outbox::BOXED && mapped && Outbox::has_boxes(m, n, C, ldc_again, stride_c);
     if (MAKES_MAPS && boxed && Outbox::is_sender()) acquire_map(of_c);
     int outbox_stage = -1;  // that the copy engine reads, and this warp has not freed yet
     auto release_outbox = [&] {

@@ -58,7 +58,7 @@ _MOST_LAUNCHES = 16
 # The time is shared out by what the dispatcher needs: the portfolio at every size. What is promising at each size makes
 # room for that, but it has at least half of what the first times leave.
 _OF_SIZE, _AT_SIZE, _EACH_S = 10, 70, 6e-3
-_BUILT_UNTIL, _FIRST_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.3, 0.5, 0.5, 0.95
+_BUILT_UNTIL, _FIRST_UNTIL, _ADDED_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.3, 0.5, 0.65, 0.5, 0.95
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out
@@ -133,6 +133,9 @@ class Foresight(Protocol):
     def proposals(self, problems: Sequence[RunnableProblem]) -> Columns:
         """Return a table of configurations that may be the fastest at some problem."""
 
+    def improved(self, problems: Sequence[RunnableProblem], columns: Columns) -> Columns:
+        """Return a table of configurations near given ones that may be the fastest at each problem."""
+
     def times_s(self, problems: Sequence[RunnableProblem], columns: Columns) -> Floats:
         """Return their seconds, of shape (n_problems, n_configurations), infinite where one does not run."""
 
@@ -183,11 +186,9 @@ class Building:
         self._expected_s = self._expectations(self.candidates, self.problems)
         self._foreseen_s = perf_counter() - self._begun
         self._opponent = "" if self.problems[0].needs_baseline else self.problems[0].reference
-        recorded_times = [self._known.times.get(problem.label, {}) for problem in self.problems]
-        keys = [candidate.key for candidate in self.candidates]
-        self._times = np.array([[_coded(of_size.get(key, np.nan)) for key in keys] for of_size in recorded_times])
-
-        self._opponent_s = np.array([of_size.get(self._opponent) or np.nan for of_size in recorded_times])
+        self._times: NDArray[Any] = self._recorded(self.candidates)
+        recorded = (self._known.times.get(problem.label, {}) for problem in self.problems)
+        self._opponent_s = np.array([of_size.get(self._opponent) or np.nan for of_size in recorded])
 
     def content(self) -> Content:
         """Time candidates, choose, compile the choice, and return the content, or raise a RunError where that fails."""
@@ -244,6 +245,7 @@ class Building:
             self._add_first_times()
             if perf_counter() + self._foreseen_s < self._at(_CHOSEN_UNTIL):  # it takes no longer than before
                 self._foresights = self._foresee(timed=True)
+                self._add_improved()
                 self._expected_s = self._expectations(self.candidates, self.problems)
             few = _PROMISING if any(self._foresights.values()) else _PROMISING_BY_WAVES
             promising = np.argsort(np.argsort(-self._table().speed(), axis=1), axis=1) < few
@@ -309,6 +311,34 @@ class Building:
             self._keep_affordable(len(tuned) - begin)
             self._add_times(tuned[begin : begin + self.at_once], self._valid, self._at(_FIRST_UNTIL))
 
+    def _add_improved(self) -> None:
+        """Add what a model that knows times of candidates expects to be faster than these, if it is built in time."""
+        known = {candidate.key for candidate in self.candidates}
+        improved = [candidate for kernel in self._kernels for candidate in self._foreseen(kernel, is_improved=True)]
+        improved = [candidate for candidate in improved if candidate.key not in known]
+        for candidate in improved:
+            candidate.found_at.update(self.spec.tuned)
+        builds = self._builds(improved, self._at(_ADDED_UNTIL))
+        added = [
+            candidate
+            for candidate, build in zip(improved, builds, strict=True)
+            if build and build.state is TrialState.OK
+        ]
+        self._tiles = np.concatenate([self._tiles, self._tiles_of(added, self.problems)], axis=1)
+        self._times = np.concatenate([self._times, self._recorded(added)], axis=1)
+        self.candidates += added
+
+    def _recorded(self, candidates: Sequence[LibraryCandidate]) -> Floats:
+        """Return the seconds that an interrupted building had, of shape (n_problems, n_candidates)."""
+        recorded = (self._known.times.get(problem.label, {}) for problem in self.problems)
+        return np.array([[_coded(of_size.get(each.key, np.nan)) for each in candidates] for of_size in recorded])
+
+    @property
+    def _kernels(self) -> list[Kernel]:
+        """The kernels of the tunes that have a default."""
+        kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes if kernel.space.default]
+        return [*{kernel.label: kernel for kernel in kernels}.values()]
+
     def _found(self) -> list[LibraryCandidate]:
         """Return the candidates, the most promising first.
 
@@ -322,13 +352,11 @@ class Building:
             for at in self.spec.tuned
         ]
         promising = [(at, of_size[:1]) for at, of_size in ranked]
-        kernels = [kernel.recorded_with(run.header.parameters) for _, kernel, run in self.tunes if kernel.space.default]
-        defaults = (LibraryCandidate(kernel, kernel.compiler.completed(kernel.space.default)) for kernel in kernels)
-        of_each = [*{default.key: default for default in defaults}.values()]
+        kernels = self._kernels
+        of_each = [LibraryCandidate(kernel, kernel.compiler.completed(kernel.space.default)) for kernel in kernels]
         promising += [(at, of_each) for at, _ in ranked]
         promising += [(at, [*itertools.islice(filter(self._is_fallback, of_size), 1)]) for at, of_size in ranked]
-        distinct = {kernel.label: kernel for kernel in kernels}.values()
-        foreseen = [candidate for kernel in distinct for candidate in self._foreseen(kernel)]
+        foreseen = [candidate for kernel in kernels for candidate in self._foreseen(kernel)]
         promising += [(at, foreseen) for at, _ in ranked]
         launches = [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
         compiled = [(at, _with_own_code(of_size)) for at, of_size in ranked]
@@ -358,14 +386,21 @@ class Building:
         useful = {label: [entry for entry in times if len(entry[2])] for label, times in observations.items()}
         return {label: self.foresee(kernels[label], self.device, times) for label, times in useful.items()}
 
-    def _foreseen(self, kernel: Kernel) -> list[LibraryCandidate]:
-        """Return a portfolio by a model of a kernel's tunes, and then those expected to be the fastest at each size."""
+    def _foreseen(self, kernel: Kernel, *, is_improved: bool = False) -> list[LibraryCandidate]:
+        """Return a portfolio by a model of a kernel's times, and then those expected to be the fastest at each size.
+
+        They are of random configurations, or, improved, of what is near the candidates.
+        """
         foresight = self._foresights.get(kernel.label)
         if foresight is None:
             return []
         places = [*representatives(self.spec.sizes, self.spec.weights, _FORESEEN_AT)]
         problems, weights = [self.problems[place] for place in places], np.array(self.spec.weights)[places]
-        columns = foresight.proposals(problems)
+        if is_improved:
+            of_kernel = [each.configuration for each in self.candidates if each.kernel.label == kernel.label]
+            columns = foresight.improved(problems, columns_of(*of_kernel))
+        else:
+            columns = foresight.proposals(problems)
         times_s = foresight.times_s(problems, columns)
         chosen = choose_portfolio(
             shares(times_s), weights, np.zeros(times_s.shape[1], dtype=np.bool_), most=MOST_THAT_PAY[-1]

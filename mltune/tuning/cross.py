@@ -69,6 +69,7 @@ def time_configurations(
 
 
 _DRAWN, _DRAWN_AT, _KEPT = 1500, 16, 36  # configurations from the space of each of some sizes, and those kept
+_ROUNDS, _CHANGED, _IMPROVED = 3, 8, 4  # changes of one parameter, of so many at a time; configurations that remain
 
 
 Timed = tuple[RunnableProblem, Columns, Floats]
@@ -105,9 +106,40 @@ class TimeModel:
         for number, problem in enumerate(problems[:: max(len(problems) // _DRAWN_AT, 1)]):
             space = self._placed(problem).space
             drawn = space.rows(space.sample(_DRAWN, np.random.default_rng(number)))
-            fastest = np.argsort(self.times_s([problem], drawn)[0])[:_KEPT]
-            kept.append({name: column[fastest] for name, column in drawn.items()})
-        return {name: np.concatenate([columns[name] for columns in kept]) for name in self._kernel.all_parameters}
+            kept.append(self._fastest(problem, drawn, _KEPT))
+        return _joined(kept)
+
+    def improved(self, problems: Sequence[RunnableProblem], columns: Columns) -> Columns:
+        """Return configurations that are expected to be the fastest at each of the problems, found from given ones.
+
+        Of those expected to be the fastest at a problem one parameter after the other is changed: tiles that just fill
+        the device are rare in a space, and other ones for each problem.
+        """
+        found = []
+        begun: Columns = {name: columns[name] for name in self._kernel.all_parameters}
+        for problem in problems:
+            tried = begun
+            for _ in range(_ROUNDS):
+                tried = self._changed(self._fastest(problem, tried, _CHANGED))
+            found.append(self._fastest(problem, tried, _IMPROVED))
+        return _joined(found)
+
+    def _fastest(self, problem: RunnableProblem, columns: Columns, count: int) -> Columns:
+        """Return those configurations that are expected to be the fastest, in ascending order; of each code one."""
+        order = np.argsort(self.times_s([problem], columns)[0])
+        compiled = [name for name in columns if name not in self._kernel.space.launch_parameters]
+        codes = np.column_stack([columns[name] for name in compiled])[order]
+        fastest = order[np.sort(np.unique(codes, axis=0, return_index=True)[1])[:count]]
+        return {name: column[fastest] for name, column in columns.items()}
+
+    def _changed(self, columns: Columns) -> Columns:
+        """Return configurations, and what differs from them in one parameter, also what does not run."""
+        changes = [
+            {**columns, name: np.full_like(columns[name], value)}
+            for name, values in self._kernel.all_parameters.items()
+            for value in values
+        ]
+        return _joined(changes)
 
     def _inputs(self, placed: PlacedKernel, columns: Columns) -> tuple[Floats, Floats]:
         """Return the features before compiling with the logarithm of the seconds by physics, and these seconds."""
@@ -118,6 +150,13 @@ class TimeModel:
 
     def _placed(self, problem: RunnableProblem) -> PlacedKernel:
         return PlacedKernel(self._kernel, problem, self._device)
+
+
+def _joined(tables: Sequence[Columns]) -> Columns:
+    """Return the distinct configurations of several tables."""
+    names = list(tables[0])
+    rows = np.unique(np.concatenate([np.column_stack([columns[name] for name in names]) for columns in tables]), axis=0)
+    return dict(zip(names, rows.T, strict=True))
 
 
 def model_of_times(kernel: Kernel, device: Device, timed: Sequence[Timed]) -> TimeModel | None:

@@ -258,6 +258,9 @@ class Foresight:
     def proposals(self, problems):
         return {"TILE": np.array([32, 64]), "VEC": np.array([4, 4])}
 
+    def improved(self, problems, columns):
+        return {"TILE": np.array([128]), "VEC": np.array([4])}
+
     def times_s(self, problems, columns):
         clock, tiles = Clock(), columns["TILE"].tolist()
         expected = [[clock.time_s(problem, {"TILE": tile}) for tile in tiles] for problem in problems]
@@ -272,6 +275,7 @@ def test_a_candidate_is_not_timed_where_it_is_expected_to_be_far_behind(build, c
     clock.each_s = 0.001
     report = build(MANY[::4], trials=None, time="300s", tuned=12)["report"]
     assert report["not_timed"] == []
+    assert (128, 4) in {(tile, vec) for _, tile, vec, *_ in clock.timed}, "what a model that knows times proposes"
     timed, tiles = {(size, tile) for size, tile, *_ in clock.timed}, (16, 32, 64, 128)
     problems = [task.problem for task in build.plans[0].tasks]
     expected_s = Foresight().times_s(problems, {"TILE": np.array(tiles)})

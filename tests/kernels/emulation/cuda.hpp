@@ -297,13 +297,11 @@ inline unsigned* emulation_word(const void* shared, int matrix, int line) {
   return reinterpret_cast<unsigned*>(const_cast<char*>(static_cast<const char*>(shared)) - place + there);
 }
 
-inline void store_matrices(void* shared, int offset, unsigned first, unsigned second, int line = __builtin_LINE()) {
-  shared = static_cast<char*>(shared) + offset;
+inline void store_matrices(void* shared, unsigned first, unsigned second, int line = __builtin_LINE()) {
   *emulation_word(shared, 0, line) = emulation_transposed(first, line);
   *emulation_word(shared, 1, line) = emulation_transposed(second, line);
 }
 
-inline void load_matrices(const void* shared, int offset, unsigned (&two)[2], int line = __builtin_LINE()) {
-  shared = static_cast<const char*>(shared) + offset;
+inline void load_matrices(const void* shared, unsigned (&two)[2], int line = __builtin_LINE()) {
   for (int i = 0; i < 2; i++) two[i] = emulation_transposed(*emulation_word(shared, i, line), line);
 }
