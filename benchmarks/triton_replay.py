@@ -125,7 +125,7 @@ def tune(sweep: Sweep, grid: Any, prior: str, fresh: bool, given: Any, seed: int
     with (
         mock.patch.object(session, "time", machine),
         mock.patch.object(builder, "wait", machine.wait),
-        mock.patch.object(builder.Builder, "_compile", lambda builder, config: machine.compile(config)),
+        mock.patch.object(builder.Builder, "_compile", lambda builder, config, turn: machine.compile(config)),
     ):
         times = session.TritonTuning(configs, runner, compilers, sweep.device, **options).run()
     taken = configs.index(min(times, key=lambda config: times[config][0]))

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
+import math
 import os
+import pkgutil
 import signal
 import socket
 import subprocess
@@ -23,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -38,6 +42,9 @@ _LOUD = "MLTUNE_LOUD_WORKERS"
 
 STARTS = 4
 """Processes that are started one after the other if each is killed from outside before it has started."""
+
+TEMPLATE_S, POLL_S = 120.0, 0.01
+"""Seconds in which a template forks or answers, and between questions for an exit status."""
 
 _ANSWER, _FAILURE, _MESSAGE = True, False, None
 """The kinds of transmissions from a child: the answer, a failure in place of it, or a message before it."""
@@ -89,6 +96,9 @@ class Child:
     The child imports from the folders of this process except the working directory: an empty or relative entry of
     ``sys.path``, as interactive sessions have it, is not passed on. On Linux it dies with the thread that started it,
     not only with that thread's process. Its standard output is discarded.
+
+    With a ``template``, which runs :func:`make_template`, it is forked from that one: it has its imports and its
+    environment, and dies with it.
     """
 
     target: str
@@ -96,8 +106,9 @@ class Child:
     _: KW_ONLY
     start_s: float = 120.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    template: ThreadedChild | None = None
     has_answered: bool = field(default=False, init=False)  # the process that is running, a request
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _process: subprocess.Popen[bytes] | _Forked | None = field(default=None, init=False)
     _connection: Connection | None = field(default=None, init=False)
     _is_given_up: bool = field(default=False, init=False)  # while it starts
 
@@ -134,19 +145,23 @@ class Child:
     def _start(self) -> None:
         parent, child = socket.socketpair()
         with parent, child:
-            self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(child.fileno()), str(os.getpid())],
-                env={**os.environ, SAFE_PATH: "1", **self.environment},  # of its own children, too
-                pass_fds=[child.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=None if os.environ.get(_LOUD) else subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            started = self._spawned if self.template is None else functools.partial(_Forked, self.template)
+            self._process = started(child.fileno())
             self._connection = Connection(parent.detach())
         self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
         self._connection.send((self.target, self.arguments))
         self._receive(self.start_s)
+
+    def _spawned(self, descriptor: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603
+            [sys.executable, "-P", "-c", _BOOTSTRAP, _PACKAGE, str(descriptor), str(os.getpid())],
+            env={**os.environ, SAFE_PATH: "1", **self.environment},  # of its own children, too
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=None if os.environ.get(_LOUD) else subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def call(
         self,
@@ -155,27 +170,30 @@ class Child:
         on_message: Callable[[Any], None] | None = None,
         *,
         attempts: int = 1,
+        descriptor: int | None = None,
     ) -> Any:
         """Send one picklable request, and return its answer; ``on_message`` gets the messages before it.
 
         The answer, or the next message, must come within the timeout: a :class:`ChildTimeoutError` follows the kill of
         the child. A death, or an exception as the answer, is a :class:`ChildDiedError`. Up to ``attempts`` processes
         get the request while each is killed from outside, which blames no request; a kill by :meth:`interrupt` ends the
-        call.
+        call. A ``descriptor`` of this process follows the request.
         """
         for _ in range(attempts - 1):
             try:
-                return self._call(request, timeout_s, on_message)
+                return self._call(request, timeout_s, on_message, descriptor)
             except ChildDiedError as error:
                 if not error.was_killed or self._is_given_up:
                     raise
-        return self._call(request, timeout_s, on_message)
+        return self._call(request, timeout_s, on_message, descriptor)
 
-    def _call(self, request: Any, timeout_s: float, on_message: Callable[[Any], None] | None) -> Any:
+    def _call(self, request: Any, timeout_s: float, on_message: Any, descriptor: int | None) -> Any:
         self.start()
         assert self._connection is not None  # noqa: S101
         try:
             self._connection.send(request)
+            if descriptor is not None:
+                send_handle(self._connection, descriptor, None)
             while True:
                 kind, answer = self._receive(timeout_s)
                 if kind is _ANSWER:
@@ -293,10 +311,95 @@ def _next_request(connection: Connection) -> tuple[Any] | None:
 class ThreadedChild:
     """A child and the only thread that may call it: a child dies with the thread that started it."""
 
-    def __init__(self, target: str, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, target: str, arguments: tuple[Any, ...], environment: Mapping[str, str] | None = None) -> None:
         self.target, self.arguments = target, arguments
-        self.child = Child(target, arguments)
+        self.child = Child(target, arguments, environment=environment or {})
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mltune-child")
+
+    def submit(self, request: Any, timeout_s: float, descriptor: int | None = None) -> Future[Any]:
+        """Call in the thread; a process that has ended, as one may that is not used, is replaced."""
+
+        def call() -> Any:
+            with contextlib.suppress(ChildDiedError):
+                return self.child.call(request, timeout_s, descriptor=descriptor)
+            return self.child.call(request, timeout_s, descriptor=descriptor)
+
+        return self.thread.submit(call)
+
+
+class _Forked:
+    """A process that a template forked, with what a :class:`Child` uses of :class:`subprocess.Popen`."""
+
+    def __init__(self, template: ThreadedChild, descriptor: int) -> None:
+        self._template = template
+        self.returncode: int | None = None
+        self.pid: int = self._asked(None, descriptor)
+
+    def poll(self) -> int | None:
+        """Return the exit status; None while it runs."""
+        if self.returncode is None:
+            try:
+                self.returncode = self._asked(self.pid)
+            except (ChildDiedError, ChildTimeoutError, WorkerError, RuntimeError):  # the template is gone, and it, too
+                self.returncode = -signal.SIGKILL
+        return self.returncode
+
+    def wait(self, timeout: float = math.inf) -> int:
+        """Wait for the exit status."""
+        end = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(self._template.target, timeout)
+            time.sleep(POLL_S)
+        return status
+
+    def _asked(self, pid: int | None, descriptor: int | None = None) -> Any:
+        return self._template.submit(pid, TEMPLATE_S, descriptor).result()
+
+
+def make_template(preparation: str, idle_s: float) -> Callable[[int | None], int | None]:
+    """Call ``"module:function"``; return a function that forks, or returns a status; the factory of a template.
+
+    The process must have no threads. It ends when it has no children and was not asked for so many seconds.
+    """
+    pkgutil.resolve_name(preparation)()
+    children, statuses = set[int](), dict[int, int]()
+
+    def have_children() -> bool:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                statuses[ended[0]] = os.waitstatus_to_exitcode(ended[1])
+            return True
+        return False
+
+    def end_if_idle(*_: object) -> None:
+        if not have_children():
+            os._exit(0)
+        signal.setitimer(signal.ITIMER_REAL, idle_s)
+
+    def forked() -> int:
+        assert _to_parent is not None  # noqa: S101
+        descriptor, template = recv_handle(_to_parent), os.getpid()
+        if not (pid := os.fork()):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            os.setsid()
+            _to_parent.close()
+            serve(descriptor, template)
+            os._exit(0)
+        os.close(descriptor)
+        children.add(pid)
+        statuses.pop(pid, None)
+        return pid
+
+    def answer(pid: int | None) -> int | None:
+        signal.setitimer(signal.ITIMER_REAL, idle_s)
+        if pid is None:
+            return forked()
+        have_children()
+        return statuses.get(pid) if pid in children else -signal.SIGKILL  # of an earlier template, with which it died
+
+    signal.signal(signal.SIGALRM, end_if_idle)
+    return answer
 
 
 class ChildPool:

@@ -72,7 +72,8 @@ def switched(triton, monkeypatch):
 
     from mltune.integrations.triton import install, switch
 
-    monkeypatch.setattr(Autotuner, "run", Autotuner.run)  # restored at the end
+    for name in ("run", "__init__"):  # restored at the end
+        monkeypatch.setattr(Autotuner, name, getattr(Autotuner, name))
     monkeypatch.setattr(switch, "_settings", None)
     monkeypatch.setattr(switch.atexit, "register", lambda function: None)
     return lambda **options: install(**{"compilers": 2, **options})

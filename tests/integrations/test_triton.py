@@ -24,7 +24,8 @@ from mltune.device.known import H200
 from mltune.errors import DeviceLostError, MltuneWarning, UsageError
 from mltune.files.sizes import distinct, sizes_of_csv
 from mltune.integrations.triton import autotune, builder, decorator, runner, session
-from mltune.integrations.triton.compilers import Compilers, Predictor
+from mltune.integrations.triton.compilers import Compilers
+from mltune.integrations.triton.predictor import Predictor
 from mltune.integrations.triton.runner import BRIEF, Stopwatch
 from mltune.known.wisdom import Wisdom
 from mltune.search.launch_search import predict

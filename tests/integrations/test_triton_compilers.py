@@ -215,6 +215,23 @@ def fresh(monkeypatch):
         one.predictor._served.thread.submit(one.predictor._served.child.kill).result()
         for child, _ in one._children.values():
             child.kill()
+        one._template.thread.submit(one._template.child.kill).result()
+
+
+def test_a_compile_that_nobody_needs_ends_and_its_process_is_free(kernels, arguments, fresh):
+    kernel, compilers = kernels(FAULTS).kernel, fresh(1)
+    jobs = [launched(kernel, [arguments[0][0], 4096], BLOCK=block, NUMBER=block) for block in (64, 512)]
+    endless, waiting = compilers.submit(jobs[0], 600.0), compilers.submit(jobs[1], 600.0)
+    while not compilers._running.get(endless):
+        time.sleep(0.01)
+    time.sleep(0.2)
+    compilers.stop(endless)
+    assert waiting.result().state == "ok"  # it would wait for ten minutes
+    assert endless.result().state == "killed"
+    assert jobs[0] not in compilers._killers  # another call may need it
+    last = compilers.submit(jobs[1], 600.0)
+    compilers.stop(waiting)  # which is done
+    assert last.result().state == "ok"
 
 
 def test_processes_end_when_they_are_not_used_and_start_again(monkeypatch, matmul, fresh):

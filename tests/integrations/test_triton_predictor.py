@@ -9,8 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from mltune.integrations.triton import compilers
-from mltune.integrations.triton.compilers import Predictor
+from mltune.integrations.triton.predictor import Predictor
 from mltune.search.launch_search import predict
 
 RNG = np.random.default_rng(0)
@@ -19,7 +18,7 @@ Y = -X[:, 0] + X[:, 1] ** 2
 
 ALONE = """
 import sys, numpy as np
-from mltune.integrations.triton.compilers import Predictor
+from mltune.integrations.triton.predictor import Predictor
 X = np.random.default_rng(0).random((9, 3))
 assert Predictor().predict(0, X, X[:, 0], X)[0].shape == (9,)
 print({"sklearn", "scipy", "pandas"} & sys.modules.keys())
@@ -27,10 +26,9 @@ print({"sklearn", "scipy", "pandas"} & sys.modules.keys())
 
 
 @pytest.fixture
-def process(monkeypatch):
+def process():
     """Return a process that ends after a second without work."""
-    monkeypatch.setattr(compilers, "IDLE_S", 1.0)
-    made = Predictor()
+    made = Predictor(1.0)
     yield made
     made._served.thread.submit(made._served.child.kill).result()
 

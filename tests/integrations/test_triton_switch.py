@@ -1,5 +1,6 @@
 """Every autotuner of a program tuned by mltune, on a simulated GPU: wrappers, subclasses, results on disk."""
 
+import functools
 import importlib.metadata
 import json
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from mltune.errors import MltuneWarning
 from mltune.integrations.triton import install_if_asked, switch
 from mltune.integrations.triton.__main__ import main
+from mltune.integrations.triton.decorator import Settings
 from mltune.known.triton_winners import export_winners, import_winners
 from tests.environment import ROOT, importing
 
@@ -66,6 +68,21 @@ class TestWhoIsTuned:
             assert is_ours(launch(tuner))
             assert len(tuner.configs_timings) == 7
         assert switch.not_taken_over() == {}
+
+    def test_compilers_start_with_the_first_kernel_that_is_decorated_if_no_winner_can_be_known(
+        self, triton, gpu, jit, configs, switched, monkeypatch
+    ):
+        started = []
+        monkeypatch.setattr(Settings, "shared_compilers", lambda settings: started.append(settings.wisdom))
+        monkeypatch.setattr(switch, "_start_early", functools.cache(switch._start_early.__wrapped__))
+        switched()
+        switch._start_early.cache_clear()
+        started.clear()
+        triton.autotune(configs[:1], key=["n"])(jit)
+        assert started == []
+        for _ in range(2):
+            triton.autotune(configs, key=["n"])(jit)
+        assert started == ["auto"]
 
     def test_heuristics_around_and_within(self, triton, gpu, jit, configs, switched):
         switched(wisdom="none")

@@ -28,6 +28,13 @@ class Deeds:
     def pid(self):
         return os.getpid()
 
+    def prepared(self):
+        return PREPARED
+
+    def signal(self, number):
+        os.kill(os.getpid(), number)
+        time.sleep(100)
+
     def large(self, size):
         return b"x" * size
 
@@ -64,6 +71,15 @@ class Deeds:
 
     def grandchild(self):
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"]).pid
+
+
+PREPARED = None
+
+
+def prepare():
+    """Note the process from which others are forked."""
+    global PREPARED
+    PREPARED = os.getpid()
 
 
 def make_length():

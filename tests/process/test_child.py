@@ -12,7 +12,7 @@ import time
 import pytest
 
 from mltune.errors import WorkerError
-from mltune.process.child import STARTS, Child, ChildDiedError, ChildTimeoutError
+from mltune.process.child import STARTS, Child, ChildDiedError, ChildTimeoutError, ThreadedChild
 
 DEEDS = "tests.process.deeds"
 TARGET = f"{DEEDS}:make"
@@ -234,3 +234,63 @@ def test_child_dies_with_its_parent(tmp_path):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert gone
+
+
+class TestForkedFromATemplate:
+    """Children that a prepared process forks."""
+
+    @pytest.fixture
+    def template(self):
+        made = ThreadedChild("mltune.process.child:make_template", (f"{DEEDS}:prepare", 60.0))
+        yield made
+        made.thread.submit(made.child.kill).result()
+        made.thread.shutdown()
+
+    @pytest.fixture
+    def forked(self, template):
+        children = [Child(TARGET, (greeting,), template=template) for greeting in ("hello", "good day")]
+        yield children
+        for child in children:
+            child.kill()
+
+    def test_they_have_what_was_prepared_and_arguments_of_their_own(self, forked, template):
+        assert [child.call(("greet", "sir"), 60) for child in forked] == ["hello sir", "good day sir"]
+        assert [child.call(("prepared",), 60) for child in forked] == [template.child.pid] * 2
+        assert len({template.child.pid, *(child.pid for child in forked)}) == 3
+        assert all(os.getpgid(child.pid) == child.pid for child in forked)  # killed with what they start
+
+    def test_a_death_has_its_signal_and_the_next_call_another_process(self, forked):
+        first = forked[0].call(("pid",), 60)
+        with pytest.raises(ChildDiedError, match="signal SIGABRT"):
+            forked[0].call(("signal", signal.SIGABRT), 60)
+        assert forked[0].call(("pid",), 60) != first
+        assert forked[1].call(("greet", "you"), 60) == "good day you"
+
+    def test_one_that_is_late_is_killed_alone(self, forked):
+        assert forked[1].call(("greet", "you"), 60) == "good day you"
+        pids = [forked[0].call(("pid",), 60), forked[1].pid]
+        with pytest.raises(ChildTimeoutError):
+            forked[0].call(("sleep", 600), 0.2)
+        assert wait_until_dead(pids[0])
+        assert forked[1].call(("pid",), 60) == pids[1]
+
+    def test_they_die_with_their_template_and_are_forked_from_a_new_one(self, forked, template):
+        pid = forked[0].call(("pid",), 60)
+        os.kill(template.child.pid, signal.SIGKILL)
+        assert wait_until_dead(pid)
+        assert forked[0].call(("greet", "you"), 60, attempts=2) == "hello you"
+        assert forked[0].pid != pid
+
+    def test_a_template_that_is_not_used_ends_after_its_children(self):
+        template = ThreadedChild("mltune.process.child:make_template", (f"{DEEDS}:prepare", 0.3))
+        child = Child(TARGET, template=template)
+        assert child.call(("greet", "you"), 60) == "hello you"
+        pid = template.child.pid
+        time.sleep(1.0)
+        assert child.call(("greet", "you"), 60) == "hello you"
+        assert template.child.pid == pid
+        child.kill()
+        assert wait_until_dead(pid)
+        assert child.call(("greet", "again"), 60) == "hello again"
+        child.kill()
+        template.thread.submit(template.child.kill).result()

@@ -70,6 +70,7 @@ class Builder:
                     self._took_s.append(time.monotonic() - self._running_since[future])
             yield number, compiled
         for future in late:
+            self._compilers.stop(future)
             yield self.building.pop(future), Compiled("killed", "it takes much longer to compile than others")
 
     def _wait_s(self, end: float) -> float:
@@ -86,6 +87,7 @@ class Builder:
         return {future for future, since in self._running_since.items() if now - since > limit_s}
 
     def abandon(self) -> None:
-        """Cancel what has not begun."""
+        """Stop what is not done: the next kernel needs the compilers."""
         for future in (*self.building, *self.ahead.values()):
-            future.cancel()
+            if not future.done():
+                self._compilers.stop(future)

@@ -18,6 +18,7 @@ import re
 import resource
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 import types
@@ -25,15 +26,10 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
-from threadpoolctl import ThreadpoolController
-
-from mltune.errors import WorkerError
 from mltune.process.bounded import limit
 from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, ThreadedChild
-from mltune.search.launch_search import Prediction, predict
 
 TIMEOUT_S = 60.0
 """Seconds allowed for a compile."""
@@ -44,13 +40,10 @@ MEMORY_BYTES = 8 << 30
 IDLE_S = 60.0
 """Seconds without work after which a process ends."""
 
-ANSWER_S = 30.0
-"""Seconds allowed for a prediction."""
-
 POLITE = 10
 """Niceness of compile processes: the process that launches kernels and times them comes first."""
 
-_ALONE = {"MLIR_DISABLE_MULTITHREADING": "1"}  # threads of one would compete with the others
+_ALONE = {"MLIR_DISABLE_MULTITHREADING": "1"}  # threads of one would compete with the others, and keep it from forking
 _OF_THE_PROCESS = {"fn", "__globals__", "device_caches", "_hash_lock", "used_global_vals", "pre_run_hooks", "kernel"}
 _OF_THE_PROCESS |= {"launch_metadata", "compile", "ASTSource", "CompiledKernel", "create_binder"}
 """Attributes of a kernel that stay in its process: caches, locks, hooks and modules."""
@@ -193,6 +186,25 @@ def _key_of_triton() -> str:
     return ""
 
 
+def prepare() -> None:
+    """Import Triton, and compile an empty kernel: the preparation of the process from which compilers are forked."""
+    warnings.simplefilter("ignore")  # compilers would repeat those of the process that launches
+    import triton.compiler.code_generator
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import cache
+
+    def empty() -> None:
+        pass
+
+    key, cache.triton_key = cache.triton_key, lambda: ""  # hashing takes longer
+    with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder, knobs.cache.scope():
+        knobs.cache.dir = folder
+        source = triton.compiler.ASTSource(triton.jit(empty), {})
+        Compiled.of(triton.compile(source, target=GPUTarget("cuda", 80, 32)))
+    cache.triton_key = key
+
+
 def make_compiler(memory_bytes: int, idle_s: float) -> Callable[[tuple[str, bytes]], Compiled]:
     """Limit this process, and return a function that compiles a job into Triton's cache; the factory of the child.
 
@@ -201,8 +213,6 @@ def make_compiler(memory_bytes: int, idle_s: float) -> Callable[[tuple[str, byte
     os.nice(POLITE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit(resource.RLIMIT_DATA, memory_bytes)
-    warnings.simplefilter("ignore")  # this process would repeat those of the one that launches
-    import triton.compiler.code_generator  # noqa: F401 - before the first job
 
     def compile_one(job: tuple[str, bytes]) -> Compiled:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -246,66 +256,27 @@ def _build_launcher(source: Any, target: Any) -> None:
             getattr(module, "CudaLauncher" if target.backend == "cuda" else "HIPLauncher")(source, None)
 
 
-def make_predictor(idle_s: float) -> Callable[[tuple[Any, ...]], Prediction | None]:
-    """Import what the models need, and return :func:`mltune.search.launch_search.predict`; the factory of the child."""
-    predict(0, np.eye(6), np.arange(6.0), np.eye(6))  # the first fit takes longer
-    ThreadpoolController().limit(limits=1)
-
-    def serve(request: tuple[Any, ...]) -> Prediction | None:
-        signal.setitimer(signal.ITIMER_REAL, idle_s)  # the alarm ends the process
-        return predict(*request) if request else None
-
-    return serve
-
-
-class Predictor:
-    """A process for :func:`mltune.search.launch_search.predict`; if it dies, this process predicts.
-
-    It starts in the background. A thread that imports would take the interpreter's lock from the one that measures.
-    """
-
-    def __init__(self) -> None:
-        self._served = ThreadedChild(f"{__name__}:make_predictor", (IDLE_S,))
-
-    def begin(self) -> Self:
-        """Start the process if it does not run."""
-        self._begun = self._served.thread.submit(self._ask)
-        return self
-
-    def predict(self, *request: Any) -> Prediction:
-        """Return what :func:`mltune.search.launch_search.predict` returns."""
-        try:
-            prediction: Prediction = self._served.thread.submit(self._ask, *request).result()
-            return prediction
-        except (WorkerError, ChildDiedError, ChildTimeoutError):
-            return predict(*request)
-
-    def predict_if_started(self, *request: Any) -> Prediction | None:
-        """Return what :meth:`predict` does; None while the process starts."""
-        return self.predict(*request) if self._begun.done() else None
-
-    def _ask(self, *request: Any) -> Any:
-        with contextlib.suppress(ChildDiedError):  # as it does when it is not used
-            return self._served.child.call(request, ANSWER_S)
-        return self._served.child.call(request, ANSWER_S)
-
-
 class Compilers:
     """Compile processes, which start at once in the background, and end when they are not used for a minute.
 
-    A compile that is too slow, or whose process dies, is that configuration's failure alone: the process is replaced.
-    The `predictor` is one more process, for the models.
+    They are forked from one that has imported Triton. A compile that is too slow, or whose process dies, is that
+    configuration's failure alone: the process is replaced. The `predictor` is one more process, for the models.
     """
 
     def __init__(self, count: int) -> None:
+        from mltune.integrations.triton.predictor import Predictor
+
         self.count = count
-        self._children: dict[int, tuple[Child, float]] = {}  # by the threads with which they die, and when last used
+        self._template = ThreadedChild("mltune.process.child:make_template", (f"{__name__}:prepare", IDLE_S), _ALONE)
+        self._children: dict[int, tuple[Child, float]] = {}  # by the threads that use them, and when last used
+        self._running: dict[Future[Compiled], Child] = {}
+        self._stopping = threading.Lock()
         self._killers: set[bytes] = set()
         self._threads = ThreadPoolExecutor(count, "mltune-triton")
         self._jobs = queue.PriorityQueue[tuple[int, int, Future[Compiled], bytes, float]]()
         self._numbers = itertools.count()
         self._key = ThreadPoolExecutor(1, "mltune-hash").submit(_key_of_triton)
-        self.predictor = Predictor().begin()
+        self.predictor = Predictor(IDLE_S).begin()
         for _ in range(count):
             self.submit(b"")  # starts a process, before there is a job
 
@@ -316,13 +287,20 @@ class Compilers:
         self._threads.submit(self._work)
         return future
 
+    def stop(self, future: Future[Compiled]) -> None:
+        """End a compile that nobody needs, also one that has begun: its process is replaced."""
+        future.cancel()
+        with self._stopping:
+            if child := self._running.pop(future, None):
+                child.interrupt()
+
     def _work(self) -> None:
         """Do what is due."""
         *_, future, job, timeout_s = self._jobs.get()
         if future.set_running_or_notify_cancel():
-            future.set_result(self._compile(job, timeout_s))
+            future.set_result(self._compile(future, job, timeout_s))
 
-    def _compile(self, job: bytes, timeout_s: float) -> Compiled:
+    def _compile(self, future: Future[Compiled], job: bytes, timeout_s: float) -> Compiled:
         if _ending.is_set():
             return Compiled("unknown", "the program ends")
         if job in self._killers:
@@ -330,18 +308,24 @@ class Compilers:
         key = self._key.result() if job else ""  # before a process is asked: hashing takes a while
         thread, now = threading.get_ident(), time.monotonic()
         arguments = f"{__name__}:make_compiler", (MEMORY_BYTES, IDLE_S)
-        child, used = self._children.get(thread) or (Child(*arguments, environment=_ALONE), now)
+        child, used = self._children.get(thread) or (Child(*arguments, template=self._template), now)
         if now - used > IDLE_S / 2:
             child.kill()  # it may be about to end
+        self._running[future] = child
         try:
             result: Compiled = child.call((key, job), timeout_s, attempts=2)
             return result
         except (ChildTimeoutError, ChildDiedError) as error:
-            self._killers.add(job)
+            if future in self._running:  # it was not stopped
+                self._killers.add(job)
             return Compiled("killed", str(error))
         except Exception as error:  # of a process that could not start, too: somebody waits for the answer
             return Compiled("unknown", str(error))
         finally:
+            with self._stopping:
+                is_stopped = self._running.pop(future, None) is None
+            if is_stopped:
+                child.kill()
             self._children[thread] = child, time.monotonic()
 
 

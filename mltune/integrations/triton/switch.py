@@ -41,14 +41,12 @@ def install(**settings: Any) -> None:
     >>> import mltune.integrations.triton
     >>> mltune.integrations.triton.install(trials=50)  # doctest: +SKIP
     """
-    checked = Settings(**settings)
-    switch(checked)
-    if multiprocessing.parent_process() is None:
-        checked.start_compilers()  # while the program imports its libraries
+    switch(Settings(**settings))
+    _start_early()
 
 
 def switch(settings: Settings) -> None:
-    """Replace the method of Triton's class; nothing is started."""
+    """Replace the method of Triton's class; nothing is started before a kernel is decorated."""
     global _settings
     require("triton", "triton>=3.3", "3.")
     if _settings is None:
@@ -63,12 +61,27 @@ def switch(settings: Settings) -> None:
                 adapter = vars(self).setdefault(_ADAPTER, _adapter_of(self))
             return (adapter.run if isinstance(adapter, Adapter) else own.__get__(self))(*args, **kwargs)
 
-        tuner.run = run
+        make = tuner.__init__
+
+        @functools.wraps(make)
+        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+            make(self, *args, **kwargs)
+            if len(self.configs) > 1:
+                _start_early()
+
+        tuner.run, tuner.__init__ = run, made
         atexit.register(_report)
     _settings = settings
 
 
 _settings: Settings | None = None
+
+
+@functools.cache
+def _start_early() -> None:
+    """Start the compilers while a program imports its libraries, in the first of its processes alone."""
+    if _settings is not None and multiprocessing.parent_process() is None:
+        _settings.start_compilers()
 
 
 def _adapter_of(tuner: Any) -> Adapter | str:
