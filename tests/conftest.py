@@ -240,6 +240,7 @@ def pytest_collection_finish():
     """
     gc.freeze()
     gc.enable()
+    gc.set_threshold(100_000, 20, 20)  # a search makes many objects, and few in circles
 
 
 def _spread(few, count):

@@ -191,7 +191,7 @@ MANY = [64 + 32 * number for number in range(90)]
 
 
 @pytest.mark.parametrize("each_s", [0.01, 0.5, 4.0, 100.0])
-@pytest.mark.sampled(2, nightly=4)
+@pytest.mark.sampled(1, nightly=5)
 def test_a_building_keeps_its_time_however_slow_timing_is(build, clock, each_s):
     clock.each_s = each_s
     report = build(MANY, trials=None, time="100s")["report"]
@@ -211,7 +211,7 @@ def test_a_building_keeps_its_time_however_slow_timing_is(build, clock, each_s):
 
 
 @pytest.mark.parametrize(("each_s", "size_s"), [(0.006, 0.12), (0.03, 0.6), (0.006, 1.0), (0.1, 0.0)])
-@pytest.mark.sampled(2, nightly=4)
+@pytest.mark.sampled(1, nightly=5)
 def test_the_portfolio_has_time_at_most_sizes(build, clock, each_s, size_s):
     """At 6 ms and 20 times as much for a size, all have it; where a size takes longer, as many as there is time for."""
     clock.each_s, clock.size_s = each_s, size_s
@@ -411,6 +411,7 @@ def test_as_many_sizes_are_tuned_as_compiling_leaves_time_for(build, clock, monk
     assert [task.slug for task in built_at(0.0, "again").tasks] == [task.slug for task in plan.tasks], "it goes on"
 
 
+@pytest.mark.nightly
 def test_two_buildings_at_once_in_one_run_end_alike(build, clock, monkeypatch, tmp_path):
     clock.each_s, documents = 0.01, []
 

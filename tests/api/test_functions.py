@@ -80,6 +80,7 @@ def test_the_records_of_a_run(printed, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::mltune.MltuneWarning")
 @pytest.mark.parametrize("device", ["auto", "replay"])
+@pytest.mark.sampled(1, nightly=99)
 def test_a_list_of_one_size_is_a_campaign_too(tmp_path, device):
     found = mltune.tune_sizes("sgemm", [4096], kernel="gemm_simt", device=device, trials=4, run="run", **SIMPLE)
     assert [(one["slug"], one["trials"]) for one in found.to_json()["problems"]] == [("sgemm-nt-4096", 4)]

@@ -163,6 +163,7 @@ def test_the_first_configuration_is_kept_where_a_shape_failed(tune, tmp_path):
         ("M,E\n1,8\n", {"export": {"vllm-moe": "out"}}, "M, E and N"),
     ],
 )
+@pytest.mark.sampled(0, system=3, nightly=99)
 def test_what_cannot_be_tuned_is_said(tune, csv, options, message):
     with pytest.raises(UsageError) as raised:
         tune(csv, **options)

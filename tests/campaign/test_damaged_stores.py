@@ -71,7 +71,7 @@ def others(directory: Path) -> dict[str, list]:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3, nightly=5)
 def test_every_reader_of_a_campaign_sets_a_damaged_store_aside(name, campaign, plans):
     before = {entry["slug"]: entry for entry in summarise_campaign(campaign)["problems"]}
     DAMAGES[name](campaign / "problems" / DAMAGED)
@@ -118,6 +118,7 @@ def test_the_others_are_as_in_an_undisturbed_campaign(name, campaign, plans, und
 
 
 @pytest.mark.system
+@pytest.mark.nightly
 def test_the_commands_go_on_and_say_what_failed(campaign, plans, tmp_path):
     plan = tmp_path / "twice.toml"
     plan.write_text(plans[1].replace('maximum = "32', 'maximum = "16').replace('minimum = "32', 'minimum = "16'))

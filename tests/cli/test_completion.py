@@ -70,6 +70,7 @@ def folder(tmp_path):
         ("tune --size x --on-end nosuch --sea", {"--search"}),
     ],
 )
+@pytest.mark.sampled(9, nightly=99)
 def test_values_are_completed(words, expected, folder):
     assert set(completed(*words.split(" "), cwd=folder)) == expected
 

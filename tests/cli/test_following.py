@@ -68,7 +68,7 @@ def following(words, folder):
         ("wisdom show", "tune sgemm", SEARCH),
     ],
 )
-@pytest.mark.sampled(6, nightly=18)
+@pytest.mark.sampled(3, nightly=21)
 def test_the_command_that_follows_can_be_run(words, expected, cheaper, folder):
     assert following(words, folder) == expected
     if cheaper is not None:

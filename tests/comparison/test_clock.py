@@ -66,6 +66,7 @@ def test_a_proposal_waits_for_the_results_that_were_told_not_for_earlier_ones(re
 
 @pytest.mark.parametrize("cores", [2, 16])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled(3, nightly=99)
 def test_the_search_is_told_what_ends_first_and_nothing_before_its_end(recording: Recording, cores: int, seed) -> None:
     """Without thinking, the seconds of the simulated run are those of its clock."""
     uneven = replace(recording, compile_s=np.random.default_rng(seed).lognormal(size=recording.space.count))

@@ -258,7 +258,7 @@ def with_evaluation(index: object, own_s: object, recorded_s: object) -> Callabl
         *(lambda run, told=told: run.update(told=told) for told in ([1, 0], [-1], [0, 0], [2**40], "0", [0.5])),
     ],
 )
-@pytest.mark.sampled(5, nightly=14)
+@pytest.mark.sampled(2, nightly=99)
 def test_a_run_that_was_lost_or_damaged_is_done_again(
     written: Path, source: RecordingSource, tmp_path: Path, damage
 ) -> None:
@@ -286,6 +286,7 @@ def test_the_order_in_which_results_were_told_is_kept(recording: Recording, tmp_
 
 
 @pytest.mark.parametrize(("whole", "more"), [(0, 0), (1, 0), (1, 40), (3, 500), (6, -2)])
+@pytest.mark.sampled(2, nightly=17)
 def test_what_is_left_of_a_journal_is_continued(
     written: Path, source: RecordingSource, tmp_path: Path, whole: int, more: int
 ) -> None:

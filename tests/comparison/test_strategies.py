@@ -89,6 +89,7 @@ class Stride:
 
 
 @pytest.mark.parametrize("given", [Stride, Stride(7), f"{__name__}:Stride", f"{__name__}:Stride:step=7"])
+@pytest.mark.sampled(2, nightly=99)
 def test_a_strategy_of_a_user_runs_in_a_process(given, recording) -> None:
     strategies, limits = named(["random", given])
     name = [*strategies][1]

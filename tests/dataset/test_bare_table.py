@@ -352,6 +352,7 @@ def test_text_of_a_parquet_file_is_utf8(tmp_path: Path) -> None:
     ],
     ids=lambda text: text[:40],  # a process gets the name of the test in its environment, which has little room
 )
+@pytest.mark.sampled(5, nightly=99)
 def test_a_file_that_needs_too_much_is_refused(tmp_path: Path, name: str, text: str, law: str) -> None:
     started, memory = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(DatasetError, match=law) as refusal:

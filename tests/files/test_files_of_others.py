@@ -83,6 +83,7 @@ def test_a_comparison_keeps_files_of_others(compared: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["report.html", "report.md", "winners.json"])
+@pytest.mark.sampled(1, nightly=99)
 def test_a_report_keeps_files_of_others(own_run: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "out").mkdir()
     for folder in (own_run, tmp_path / "out"):

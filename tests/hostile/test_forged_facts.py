@@ -73,7 +73,7 @@ def test_all_facts_are_forged():
     assert {*FACTS} == NAMES
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(4, nightly=10)
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_fact_is_ignored_or_refused(name, base, sandbox, tmp_path):
     fact, value = FORGED[name]

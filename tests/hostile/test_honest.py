@@ -45,7 +45,7 @@ KINDS = [kind for kind in COMMANDS_OF if kind != "run folder"]  # has the input 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(3, system=12)
+@pytest.mark.sampled(3, system=4, nightly=12)
 def test_an_honest_input_is_accepted(kind, tmp_path, base, sandbox):
     place = Case(kind, "honest", print).place(tmp_path / "input", base)
     for name, to in HONEST.get(kind, {}).items():

@@ -56,6 +56,7 @@ def test_a_changed_description_is_read_or_refused(tmp_path: Path, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled(1, nightly=99)
 def test_a_damaged_profile_is_read_or_refused(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
     honest = "m,n,k,count\n" + "".join(
@@ -68,6 +69,7 @@ def test_a_damaged_profile_is_read_or_refused(tmp_path: Path, seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled(1, nightly=99)
 def test_a_changed_library_is_refused(tmp_path: Path, seed: int) -> None:
     """The hashes of the honest document are those of other files: whatever it becomes, nothing is run."""
     rng, folder = Random(seed), tmp_path / "library"
@@ -84,6 +86,7 @@ def test_a_changed_library_is_refused(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled(1, nightly=99)
 def test_changed_times_of_candidates_are_read_or_refused(tmp_path: Path, seed: int) -> None:
     rng, file, refused = Random(seed), tmp_path / CROSS, 0
     honest = {"seconds": 3.5, "times": {"sgemm NN 64": {"tiles {}": 1e-3, "tiles": None}, "sgemm NN 65": {}}}

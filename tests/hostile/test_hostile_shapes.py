@@ -41,6 +41,7 @@ CELLS = (
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled(1, nightly=99)
 def test_hostile_shapes_are_read_or_refused_in_one_line(seed: int, tmp_path: Path) -> None:
     rng, refused = Random(seed), 0
     for _ in range(300):
@@ -102,6 +103,7 @@ def test_a_link_in_place_of_the_winners_is_not_followed(tmp_path: Path) -> None:
         ("driver.set_active(None)", "0 active drivers"),
     ],
 )
+@pytest.mark.sampled(0, system=4, nightly=99)
 def test_a_file_that_cannot_be_used_is_refused_in_one_line(text: str, fact: str, tmp_path: Path) -> None:
     (tmp_path / "shapes.csv").write_text("M\n16\n")
     file = triton_file(tmp_path, text)

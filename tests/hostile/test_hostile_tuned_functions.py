@@ -162,6 +162,7 @@ def test_of_processes_that_call_at_once_one_tunes_and_all_take_the_same(world, f
     assert world.tuned == 1
 
 
+@pytest.mark.nightly
 def test_different_sizes_at_once_are_all_kept(world, file):
     assert answers(*(process(file, n) for n in (1000, 2000))) == ["256"] * 2
     assert {one.problem["sizes"]["problem_size_x"] for one in Wisdom.load(file)} == {1000, 2000}

@@ -157,6 +157,7 @@ class TestProcesses:
             assert tuned == [["honest", 128, 4]]
             assert "the wisdom /proc/none/wisdom.json cannot be written" in said
 
+    @pytest.mark.nightly
     def test_without_a_folder_for_kernels_the_error_is_that_of_triton(self, program):
         process = program("honest", TRITON_CACHE_DIR="/proc/none")
         _, stderr = process.communicate(timeout=240)
@@ -224,6 +225,7 @@ class TestWinners:
     """Files of winners that are damaged, or that somebody has forged."""
 
     @pytest.mark.parametrize("damage", [_cut, _of_the_future, _a_pipe, _a_folder, _a_link_to_itself, _without_end])
+    @pytest.mark.sampled(0, system=2, nightly=99)
     def test_a_damaged_file_is_said_and_kept_and_the_kernel_is_tuned(
         self, triton, gpu, jit, configs, is_switched, damage, tmp_path
     ):

@@ -49,6 +49,7 @@ def test_the_process_that_asks_does_not_import_what_fits(tmp_path):
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.nightly
 def test_it_ends_when_it_is_not_used_and_starts_again(process):
     first = process.predict(0, X[:10], Y[:10], X)
     child, pid = process._served.child, process._served.child.pid

@@ -57,6 +57,7 @@ tuned = triton.autotune(configs=CONFIGS, key=["M"], do_bench=doubtful)(Kernel())
 
 
 @pytest.mark.parametrize(("gain", "taken"), [(1.003, 64), (1.02, 32)])
+@pytest.mark.sampled(1, nightly=99)
 def test_the_first_stays_where_nothing_is_faster_by_more_than_the_noise(tmp_path, gain, taken):
     close = f"""
 def close(call, quantiles):

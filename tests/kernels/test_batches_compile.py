@@ -21,6 +21,7 @@ BATCHED = [kernel for kernel in map(load_kernel, built_in()) if kernel.batched]
 
 
 @pytest.mark.parametrize("kernel", BATCHED, ids=lambda kernel: kernel.name)
+@pytest.mark.sampled(0, system=2, nightly=99)
 def test_a_batch_compiles(kernel):
     problem = parse_problem(f"{kernel.precisions[-1]}gemm", size=96, batch=60)
     space = ConstrainedSpace(kernel, variables_of(problem, H200))

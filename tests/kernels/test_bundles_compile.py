@@ -58,6 +58,7 @@ def test_every_restriction_removes_something(bundle):
     assert [text for text, share in removals.items() if share == 0 and text not in device_limits] == []
 
 
+@pytest.mark.sampled(0, system=3, nightly=99)
 def test_the_default_and_a_sample_compile(bundle):
     configurations = [bundle.default, *bundle.sample(SAMPLED, seed=1)]
     with builder(bundle, bundle.kernel) as compiler:
@@ -75,6 +76,7 @@ def test_the_default_and_a_sample_compile(bundle):
             assert int(np.prod(launch.block)) == said["threads"][0], configuration
 
 
+@pytest.mark.sampled(0, system=3, nightly=99)
 def test_the_reference_compiles(bundle):
     kernel = bundle.kernel
     kernel = replace(kernel, source=replace(kernel.source, entry=bundle.document["reference"]["entry"]))

@@ -239,6 +239,7 @@ def check_configuration(
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.system
+@pytest.mark.sampled(0, system=3, nightly=99)
 def test_the_default_and_the_reference_are_right(name: str, runtime: Path) -> None:
     bundle, case = ArraysBundle(name), CASES[name]
     host = check_configuration(bundle, case, bundle.default, runtime)
@@ -248,7 +249,7 @@ def test_the_default_and_the_reference_are_right(name: str, runtime: Path) -> No
 
 @pytest.mark.parametrize("kind", range(5))
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(4, nightly=5)
+@pytest.mark.sampled(2, nightly=7)
 def test_a_random_configuration_is_right(name: str, kind: int, runtime: Path) -> None:
     bundle, case = ArraysBundle(name), CASES[name]
     drawn = bundle.sample(2000, kind, case.sizes[0], case.small)

@@ -64,6 +64,7 @@ def test_a_right_kernel_is_right(runtime, precision, sizes):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.sampled(6, nightly=99)
 def test_a_planted_fault_is_found(runtime, fault):
     problem = GemmProblem("s", "N", "N", 20, 13, 27, beta=0.5)
     operands = problem.operands(np, seed=1)

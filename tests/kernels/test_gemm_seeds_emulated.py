@@ -63,6 +63,7 @@ def test_random_configurations(runtime: Path, name: str, case: tuple[str, str, s
 
 @pytest.mark.parametrize("name", SMALL)
 @needs.nvrtc
+@pytest.mark.sampled(0, system=2, nightly=99)
 def test_the_default_and_a_sample_compile(name: str) -> None:
     kernel, case = load_kernel(name), ("s", "T", "N")
     problem = GemmProblem(*case, 4096, 4096, 4096)

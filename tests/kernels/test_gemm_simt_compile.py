@@ -70,6 +70,7 @@ def broken(problem, device, configuration):
     ],
     ids=["sm_80", "sm_90", "sm_100", "all on sm_80", "all on sm_100"],
 )
+@pytest.mark.sampled(0, system=1, nightly=99)
 def test_registers_and_shared_memory_are_what_the_bundle_says(device, shapes):
     problem = parse_problem("sgemm", trans="NT", m=4096, n=4096, k=4096)
     variables = variables_of(problem, device)

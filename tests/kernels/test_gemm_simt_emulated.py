@@ -154,6 +154,7 @@ def test_an_element_of_two_tiles_is_the_one_that_it_belongs_to(kernel: Kernel, r
         (64, 64, 0, 1, False),
     ],
 )
+@pytest.mark.sampled(4, nightly=99)
 def test_zero_has_as_many_blocks_as_run_at_a_time(
     kernel: Kernel, m: int, n: int, k: int, blocks: int, is_valid: bool
 ) -> None:

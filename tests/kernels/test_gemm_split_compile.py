@@ -30,6 +30,7 @@ CONFIGURATION = {
 @pytest.mark.parametrize(
     ("precision", "op_a", "op_b", "width", "products"), [("s", "N", "T", 192, 6), ("c", "C", "N", 96, 24)]
 )
+@pytest.mark.sampled(0, system=1, nightly=99)
 def test_it_compiles_for_hopper(precision: str, op_a: str, op_b: str, width: int, products: int) -> None:
     with NvrtcBuilder(KERNEL, GemmProblem(precision, op_a, op_b, 512, 512, 512), "sm_90", workers=1) as builder:
         build = builder.submit(CONFIGURATION | {"BLK_N": width}).result(300)

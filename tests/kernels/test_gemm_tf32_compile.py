@@ -31,7 +31,7 @@ COMPLEX = REAL | {
     ids=["s", "c"],
 )
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_120", "sm_90"])
-@pytest.mark.sampled(0, system=2, nightly=3)
+@pytest.mark.sampled(0, system=1, nightly=4)
 def test_it_compiles_without_spills(architecture, precision, ops, configuration, products):
     problem = GemmProblem(precision, *ops, 512, 512, 2048)
     with NvrtcBuilder(KERNEL, problem, architecture, workers=1) as builder:

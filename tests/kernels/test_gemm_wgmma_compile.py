@@ -55,6 +55,7 @@ def test_packing_takes_the_place_of_shifting(tile: dict[str, int], ops: str) -> 
         pytest.param("ebf", "scales", 4, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.sampled(0, system=1, nightly=99)
 def test_sums_stay_in_registers(precision: str, epilogue: str, count: int) -> None:
     """Sums with an index that is not constant would lie in memory, which makes a product half as fast again."""
     ways = [{}, {"SWAP": 1}, {"BLK_M": 256, "BLK_N": 128, "WG_M": 128}, {"BLK_N": 144, "SPLIT_K": 2, "STAGES": 5}]
@@ -78,6 +79,7 @@ def test_sums_stay_in_registers(precision: str, epilogue: str, count: int) -> No
 
 
 @pytest.mark.parametrize(("precision", "types"), [("e45bf", ("E4M3", "E5M2")), ("e54bf", ("E5M2", "E4M3"))])
+@pytest.mark.sampled(0, system=1, nightly=99)
 def test_the_instruction_has_the_types_of_its_operands(precision: str, types: tuple[str, str]) -> None:
     """Which :attr:`SWAP` exchanges. The emulator does not read the text of the instruction."""
     tile = KERNEL.space.default | {"BLK_M": 64, "BLK_N": 64, "BLK_K": 128, "WG_M": 64}

@@ -114,7 +114,7 @@ def test_lines_begin_anywhere(kernel: Kernel, runtime: Path, case: tuple[str, st
 
 @pytest.mark.parametrize("case", CASES + FP8, ids="".join)
 @pytest.mark.parametrize(("teams", "split"), [(1, 1), (1, 2), (2, 1), (1, 0)])
-@pytest.mark.sampled(2, nightly=4)
+@pytest.mark.sampled(1, nightly=5)
 def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, str], teams: int, split: int) -> None:
     """One operand or both, from any address and leading dimension; with blocks that have no tile, in either order.
 
@@ -187,7 +187,7 @@ def test_parts_fill_the_device(kernel: Kernel, m: int, n: int, k: int, parts: in
 
 @pytest.mark.parametrize("columns", [8, 16, 24, 40, 72, 80])
 @pytest.mark.parametrize("ops", ["TN", "NT"])
-@pytest.mark.sampled(2, nightly=6)
+@pytest.mark.sampled(1, nightly=7)
 def test_tiles_of_few_columns(kernel: Kernel, runtime: Path, ops: str, columns: int) -> None:
     """Numbers of columns that no power of two divides well, in all ways to store results."""
     configuration = PLAIN | {"BLK_M": 192 if columns in (40, 80) else 64, "BLK_N": columns}
@@ -238,7 +238,7 @@ EPILOGUES = [
 
 @pytest.mark.parametrize(("precision", "epilogue", "batch"), EPILOGUES)
 @pytest.mark.parametrize("way", ["split", "swap", "straight"])
-@pytest.mark.sampled(2, nightly=4)
+@pytest.mark.sampled(1, nightly=5)
 def test_an_epilogue_is_applied_before_a_result_is_stored(
     kernel: Kernel, runtime: Path, precision: str, epilogue: str, batch: int, way: str
 ) -> None:
@@ -273,7 +273,7 @@ def test_factors_of_blocks(kernel: Kernel, runtime: Path, configuration: dict, p
 
 
 @pytest.mark.parametrize("precision", ["es", "e54bf", "e45s", "ebf"])
-@pytest.mark.sampled(2, nightly=4)
+@pytest.mark.sampled(1, nightly=4)
 def test_every_pattern_of_bits_is_a_number_of_fp8_or_none(kernel: Kernel, runtime: Path, precision: str) -> None:
     """The largest numbers, the smallest, zeros of both signs, and NaN, which spoils one row and one column."""
     problem = GemmProblem(precision, "T", "N", 70, 30, 256)
@@ -400,7 +400,7 @@ FAULTS["boxes whose lines end within 16 bytes"] = (
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.sampled(4, nightly=8)
+@pytest.mark.sampled(2, nightly=10)
 def test_a_planted_fault_is_found(kernel: Kernel, runtime: Path, tmp_path: Path, fault: str) -> None:
     line, instead, message = FAULTS[fault]
     source = (kernel.folder / "gemm_wgmma.cu").read_text()

@@ -32,7 +32,7 @@ def test_kernels_with_a_workspace_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.sampled(2, nightly=len(KERNELS))
+@pytest.mark.sampled(1, nightly=99)
 def test_what_must_be_zero_is_little_and_at_the_beginning(name: str) -> None:
     """At most the zeros of a library, in whole lines of its memory, and less than all of it."""
     kernel, rng, sums = load_kernel(name), np.random.default_rng(1), 0

@@ -147,6 +147,7 @@ def test_files_without_end(folder, wisdom):
         import_winners(folder, wisdom)
 
 
+@pytest.mark.nightly
 def test_two_processes_export_into_one_folder(folder, tmp_path):
     import multiprocessing
 

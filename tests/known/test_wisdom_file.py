@@ -69,6 +69,7 @@ class TestWriting:
     @pytest.mark.parametrize(
         "write", ["one.add_to(path)", "one.save(own, overwrite=True); Wisdom.merge_files([own, path], path)"]
     )
+    @pytest.mark.sampled(1, nightly=99)
     def test_concurrent_additions_lose_nothing(self, path, write):
         Wisdom().save(path)
         code = (

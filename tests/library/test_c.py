@@ -221,8 +221,9 @@ CASES = {
 }
 
 
-# Types of sgemm_tt are those of sgemm_nn, and its launches those of dgemm_tt; hgemm_nn is much like hgemm_tn.
-NIGHTLY = {"sgemm_tt", "hgemm_nn"}
+# Types of sgemm_tt are those of sgemm_nn, and its launches those of dgemm_tt; hgemm_nn is much like hgemm_tn,
+# and a reduction like softmax.
+NIGHTLY = {"sgemm_tt", "hgemm_nn", "reduction"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.nightly] * (one in NIGHTLY)) for one in CASES])

@@ -232,7 +232,7 @@ found = [
 
 
 @pytest.mark.parametrize("trans", ["NN", "NT", "TN", "TT"])
-@pytest.mark.sampled(2, nightly=4)
+@pytest.mark.sampled(1, nightly=5)
 def test_the_matrices_that_a_case_names_have_the_product(trans, tmp_path):
     """The arguments of a launch are read as the BLAS reads them, from the memory of the host."""
     build_driver(tmp_path)
@@ -419,6 +419,7 @@ found += [launched(lambda: lib(4000, total)), hasattr(lib, "reduce")]
 
 
 @pytest.mark.parametrize("name", ["choice", "name", "is_product"])
+@pytest.mark.sampled(1, nightly=99)
 def test_a_library_may_have_the_name_of_something_else(name, tmp_path):
     build_driver(tmp_path)
     content = content_of("gemm_simt", parse_problem("sgemm", trans="NT", size=1000), ("m", "n", "k"), count=2)

@@ -161,6 +161,7 @@ int main(void) {
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
+@pytest.mark.sampled(1, nightly=99)
 def test_strange_sizes_from_three_threads_are_clean_under_sanitizers(tmp_path, sanitizer):
     build_driver(tmp_path)
     (tmp_path / "main.c").write_text(STRANGE)

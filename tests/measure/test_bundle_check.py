@@ -98,6 +98,7 @@ def test_a_sound_bundle_passes(tmp_path: Path) -> None:
         (("out[threadIdx.x]", "__shared__ int s[20000]; s[m] = 1; out[s[n]]"), "shared"),
     ],
 )
+@pytest.mark.sampled(0, system=3, nightly=99)
 def test_a_bundle_that_cannot_be_compiled_fails(tmp_path: Path, change: tuple[str, str], words: str) -> None:
     check = checked(bundle(tmp_path, change))
     assert not check.passed
@@ -245,6 +246,7 @@ COMPLEX = (
 
 @needs.nvrtc
 @pytest.mark.parametrize("changes", [(), (REFERENCE,), (GUARD,), VECTORS, COMPLEX])
+@pytest.mark.sampled(0, system=2, nightly=99)
 def test_what_a_source_may_do_passes(tmp_path: Path, changes: Changes) -> None:
     found = mltune.check(arrays_bundle(tmp_path, changes), time=300.0)
 

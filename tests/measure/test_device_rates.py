@@ -73,7 +73,11 @@ def ptx(micro_kernel, architecture):
         return _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
 
 
-@pytest.mark.parametrize("device", [A100, H200, B200], ids=["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize(
+    "device",
+    [pytest.param(A100, marks=pytest.mark.nightly), H200, pytest.param(B200, marks=pytest.mark.nightly)],
+    ids=["sm_80", "sm_90", "sm_100"],
+)
 def test_all_compile_and_keep_their_work(device):
     capability = device.compute_capability
     if 10 * capability[0] + capability[1] not in supported_architectures():

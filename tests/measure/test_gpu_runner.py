@@ -102,6 +102,7 @@ def test_a_queued_build_gets_the_best_time_known_when_it_runs(serving):
 @pytest.mark.parametrize(
     ("deed", "state"), [("die", TrialState.CRASHED), ("retire", TrialState.CRASHED), ("hang", TrialState.TIMEOUT)]
 )
+@pytest.mark.sampled(2, nightly=99)
 def test_where_the_next_worker_runs_the_failure_is_the_kernels(serving, deed, state):
     with imaginary_runner(timeout_s=HASTE_S, pool=serving.pool) as runner:
         ask(runner, "").result()
@@ -148,6 +149,7 @@ def test_the_worker_in_a_pool_serves_the_next_runner(serving):
 
 
 @pytest.mark.parametrize("deed", ["die", "retire", "hang"])
+@pytest.mark.sampled(2, nightly=99)
 def test_a_worker_that_is_not_usable_is_replaced_for_the_next_runner(serving, deed):
     with imaginary_runner(timeout_s=HASTE_S, pool=serving.pool) as runner:
         ask(runner, deed).result()
@@ -181,6 +183,7 @@ def test_what_is_under_way_at_the_end_of_a_runner_does_not_hold_up_the_next(serv
 
 
 @pytest.mark.parametrize("deed", ["take the GPU along and die", "take the GPU along and hang", "lose"])
+@pytest.mark.sampled(2, nightly=99)
 def test_where_the_gpu_is_lost_no_trial_fails(serving, deed):
     with imaginary_runner(timeout_s=HASTE_S, pool=serving.pool) as runner:
         ask(runner, "").result()

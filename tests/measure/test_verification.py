@@ -87,6 +87,7 @@ def check_gemm(name: str, misdeed: str = "", batch: int = 1) -> tuple[Measuremen
 
 
 @pytest.mark.parametrize("name", ["s NT", "d TN", "c CN", "z NC", "h NT", "b TN", "dd NN"])
+@pytest.mark.sampled(3, nightly=99)
 def test_a_correct_gemm_passes_at_every_alignment(name: str) -> None:
     found, verification = check_gemm(name, batch=2)
 
@@ -189,6 +190,7 @@ def verification_of(
         ("no bounds", "scale 1000: 96 bytes written outside out"),
     ],
 )
+@pytest.mark.sampled(3, nightly=99)
 def test_arrays_are_compared_with_the_baseline(monkeypatch: pytest.MonkeyPatch, misdeed: str, words: str) -> None:
     verification = verification_of(monkeypatch)
     for _ in range(2):
@@ -346,6 +348,7 @@ COMPARED += [(one, one, 1) for one in ("half", "bfloat16", "float", "unsigned ch
         *(("compare.cu", dict(zip(("WORD", "EXPECTED", "TERMS"), one, strict=True))) for one in COMPARED),
     ],
 )
+@pytest.mark.sampled(0, system=9, nightly=99)
 def test_kernels_of_the_worker_compile(architecture: str, file: str, macros: dict[str, Any]) -> None:
     from cuda.bindings import nvrtc
 

@@ -95,7 +95,7 @@ def run(start, command, folder):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.sampled(3, system=4, nightly=8)
+@pytest.mark.sampled(1, system=2, nightly=99)
 def test_a_command_runs_nothing_from_the_working_directory(hostile, command):
     """Nor does a process that it starts."""
     done = run(["../mltune"], command, hostile)
@@ -106,6 +106,7 @@ PROBE = "import os, sys; open(os.environ['PROBED'], 'w').write(' '.join(sys.modu
 
 
 @pytest.mark.parametrize("words", [["-m", "mltune"], ["-Wignore", "-um", "mltune"], ["-mmltune"]], ids=" ".join)
+@pytest.mark.sampled(1, nightly=99)
 def test_the_module_runs_nothing_from_the_working_directory(tmp_path, words):
     """Python itself looks there for what follows -m, and for some modules that it imports before."""
     (tmp_path / "probe").mkdir()

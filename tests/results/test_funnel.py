@@ -72,6 +72,7 @@ def test_stages_of_a_replay_add_up(whole):
     assert whole.to_json()["funnel"] == found.to_json()
 
 
+@pytest.mark.nightly
 def test_a_run_in_two_parts_has_the_funnel_of_the_whole(whole, tmp_path):
     first = search(tmp_path / "run", trials=37).funnel  # it ends within a batch
     assert 0 < first.scored <= whole.funnel.scored

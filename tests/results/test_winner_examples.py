@@ -120,7 +120,7 @@ WINNERS |= {precision: epilogue_winner(precision, "scales+bias_n", 128) for prec
 
 
 @pytest.mark.parametrize("winner", WINNERS.values(), ids=WINNERS)
-@pytest.mark.sampled(2, nightly=4)
+@pytest.mark.sampled(1, nightly=99)
 def test_the_python_example_runs(tmp_path, runtime, monkeypatch, capsys, winner):
     write_winner(tmp_path / "winner", winner)
     for name, module in emulated_cupy(runtime).items():
@@ -203,6 +203,7 @@ def test_the_cpp_example_runs_and_says_what_fails(tmp_path, driver, runtime, nam
 
 
 @pytest.mark.parametrize("name", [name for name in WINNERS if name not in RUN])
+@pytest.mark.sampled(1, nightly=99)
 def test_the_cpp_example_compiles(tmp_path, name):
     write_winner(tmp_path / "winner", WINNERS[name])
     build_example(tmp_path / "winner", "-fsyntax-only")

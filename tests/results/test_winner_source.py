@@ -32,7 +32,7 @@ def compiled(source):
 
 
 @pytest.mark.parametrize("precision", PROBLEMS)
-@pytest.mark.sampled(2, nightly=3)
+@pytest.mark.sampled(1, nightly=99)
 def test_nvrtc_makes_the_very_same_build_of_it_without_any_macro_option(precision):
     winner = built_winner(PROBLEMS[precision])
     options = tuple(describe(winner, {}, DATE)["build"]["options"])

@@ -46,6 +46,7 @@ def test_all_that_is_fast_is_measured(family, number, seed):
         pytest.param("mirrored", range(8), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.nightly
 def test_a_promise_holds_as_often_as_it_says(family, numbers):
     """By the interval of 95 % of how many held, where sweeps measure least of a space: there most may be missed."""
     sweeps = [swept(family, number, seed=0) for number in numbers]
@@ -58,6 +59,7 @@ def test_a_promise_holds_as_often_as_it_says(family, numbers):
 
 
 @pytest.mark.parametrize(("family", "number"), [pytest.param("isolated", 0, marks=pytest.mark.nightly), ("narrow", 5)])
+@pytest.mark.nightly
 def test_all_that_is_fast_is_measured_and_a_promise_is_as_strong_as_the_audit_sees_a_small_group(family, number):
     """A tenth of the space is audited at most: it meets a group of ten with about 65 %, one of twenty with 85 %."""
     pruner, missed, drawn = swept(family, number, 0)

@@ -54,6 +54,7 @@ def test_every_source_has_its_share(landscape):
 
 
 @pytest.mark.system
+@pytest.mark.nightly
 def test_chance_has_its_share_for_ever(landscape):
     planned = search(landscape, 40)
     drawn = [proposal.proposed_by for batch in planned[20:] for proposal in batch].count("random")

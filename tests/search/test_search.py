@@ -156,6 +156,7 @@ def test_a_batch_in_flight_is_planned_without_the_results_of_those_before_it():
         pytest.param(0.0, 0.0, 16, [8, 4, 4, 4], 1, id="no seconds"),
     ],
 )
+@pytest.mark.sampled(3, nightly=99)
 def test_batches_are_as_large_and_as_many_as_the_seconds_of_the_trials_demand(
     compile_s, time_s, compilers, sizes, fewest
 ):
@@ -180,7 +181,7 @@ def varying(index):
 
 @pytest.mark.parametrize(
     ("name", "seed", "trials"),
-    [(SMALL, 0, 60), (SMALL, 1, 60), pytest.param(GATED, 1, 130, marks=pytest.mark.nightly)],
+    [(SMALL, 0, 60), *(pytest.param(*case, marks=pytest.mark.nightly) for case in ((SMALL, 1, 60), (GATED, 1, 130)))],
 )
 def test_a_search_that_was_interrupted_at_any_moment_goes_on_as_if_it_had_not_been(name, seed, trials):
     """Trials end in any order, one or several at a time; in a longer run gates skip."""

@@ -90,6 +90,7 @@ def test_a_search_ends_and_as_many_measurements_again_gain_little(family):
         pytest.param(FAMILIES, range(10, 14), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.nightly
 def test_the_promise_holds_as_often_as_it_says(families, numbers):
     ends = [ended(family, number, seed=1) for family in families for number in numbers]
     false = sum(later - best >= np.log1p(GAIN) for _, best, later in ends)

@@ -156,7 +156,7 @@ def test_a_space_whose_builds_get_slow_in_the_middle_is_given_up():
     assert search.verdict.startswith("the last ")
 
 
-@pytest.mark.sampled(4, nightly=8)
+@pytest.mark.sampled(2, nightly=10)
 @pytest.mark.parametrize("kept", [0, 17, 100, 180])
 @pytest.mark.parametrize("slow", [False, True])
 def test_a_resumed_run_makes_the_same_choices_with_another_budget_too(kept, slow):

@@ -176,6 +176,7 @@ def on_terminal(runs, width=80, end=""):
 
 @pytest.mark.parametrize("width", [30, 80, 200])
 @pytest.mark.parametrize("runs", [1, 4])
+@pytest.mark.sampled(2, nightly=99)
 def test_the_picture_fits_the_terminal(runs, width):
     drawn = on_terminal(runs, width)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn)

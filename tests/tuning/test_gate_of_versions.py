@@ -141,7 +141,7 @@ def test_an_observation_of_a_short_kernel_is_several_pairs(gate):
         (Build(TrialState.COMPILE_ERROR, "expected a ;"), "failed", "compile_error: expected a ;"),
     ],
 )
-@pytest.mark.sampled(4, nightly=6)
+@pytest.mark.sampled(2, nightly=99)
 def test_a_new_version_that_does_not_work_is_no_error_of_the_gate(gate, new, verdict, words):
     found = gate({}, new)
     assert (found.verdict, found.passed) == (verdict, False)

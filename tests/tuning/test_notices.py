@@ -153,6 +153,7 @@ def tune_imagined(tmp_path, monkeypatch, idle_workers):
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+@pytest.mark.sampled(1, nightly=99)
 def test_a_model_that_mltune_chose_and_left_out_is_an_event(tune_imagined, problem):
     """The search is then what it is without a model: there is nothing for the user to do."""
     result, (detail,) = tune_imagined(problem, "auto")

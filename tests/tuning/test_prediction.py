@@ -152,6 +152,7 @@ def test_what_is_known_has_the_time_that_was_measured(tmp_path):
         ("transpose", "transpose", "h200", FEW("sm_90", 1)),
     ],
 )
+@pytest.mark.sampled(2, nightly=99)
 def test_a_time_that_cannot_be_promised_is_not_given(name, kernel, device, reason):
     problem, bundle = named_problem(name, {}, kernel)
     found = predict(PlacedKernel(bundle, problem, find_device(device)[0]), wisdom="none")

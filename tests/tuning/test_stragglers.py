@@ -152,6 +152,7 @@ def begun(tmp_path_factory):
         [{"batch": batch, "known": 0, "first": 10**6 * batch, "size": 1} for batch in range(50)],
     ],
 )
+@pytest.mark.sampled(2, nightly=99)
 def test_plans_that_no_run_writes_do_no_harm(begun, tmp_path, plans):
     shutil.copytree(begun, tmp_path / "run")
     with Store.open(tmp_path / "run") as store:

@@ -277,7 +277,7 @@ def sides_of(result: TuneResult, trials: int) -> set[bool]:
     return {record.number >= trials for record in result.records if record.state is TrialState.SKIPPED}
 
 
-@pytest.mark.sampled(0, system=1)
+@pytest.mark.nightly
 @pytest.mark.parametrize("trials", [7 * BATCH + 3, 7 * BATCH])
 def test_what_gates_skipped_is_proposed_the_same_in_two_parts(gated, tmp_path, trials):
     search(tmp_path / "run", trials=trials)
@@ -346,6 +346,7 @@ def test_a_run_that_ended_by_itself_is_not_taken_up_again_unless_told_to(stopped
 
 
 @pytest.mark.system
+@pytest.mark.nightly
 def test_in_two_parts_it_ends_where_it_would_have(stopped, tmp_path):
     """A verdict is counted once, in whichever part it fell."""
     for share in (0.4, 0.6, 0.85):

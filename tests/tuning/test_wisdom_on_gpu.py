@@ -63,6 +63,7 @@ def test_the_verified_winner_and_its_ties_are_added_and_measured_next_time(run, 
     ("deed", "reason"),
     [("no build", "crashed: the compiler died"), ("retire", "crashed: "), ("wrong at full size", "wrong_result")],
 )
+@pytest.mark.sampled(2, nightly=99)
 def test_what_fails_here_is_not_proposed_again(run, tmp_path, deed, reason):
     """Of the two that tie the first fails: the next run takes the other, and the one after that as well."""
     run("first")

@@ -74,7 +74,7 @@ def ports_of(process):
 
 
 @pytest.mark.usefixtures("may_be_another_user")
-@pytest.mark.sampled(0, system=2)
+@pytest.mark.sampled(0, system=1, nightly=3)
 @pytest.mark.parametrize("how", ["folders", "links"])
 @pytest.mark.parametrize("options", [("--cluster", "local"), ()], ids=["cluster", "alone"])
 def test_another_user_gains_nothing(how, options, machine):

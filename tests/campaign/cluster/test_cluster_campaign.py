@@ -176,7 +176,7 @@ def check(killer, alone):
 @pytest.mark.parametrize(
     "fault",
     [
-        lambda killer: killer.worker("gpu-a"),
+        pytest.param(lambda killer: killer.worker("gpu-a"), marks=pytest.mark.nightly),
         pytest.param(lambda killer: killer.nanny("gpu-b"), marks=pytest.mark.slow),
         lambda killer: killer.host(),
         pytest.param(lambda killer: killer.scheduler(), marks=pytest.mark.slow),

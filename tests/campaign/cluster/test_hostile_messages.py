@@ -28,7 +28,7 @@ class Worker(Here):
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-@pytest.mark.sampled(3, nightly=6)
+@pytest.mark.sampled(1, nightly=99)
 def test_one_bad_message_sets_its_problem_aside_and_ends_no_campaign(name, uninterrupted, tmp_path, monkeypatch):
     monkeypatch.setattr(Worker, "message", MESSAGES[name])
     shown = []

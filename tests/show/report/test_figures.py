@@ -165,6 +165,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
+@pytest.mark.sampled(3, nightly=99)
 def test_a_report_stands_whatever_a_run_holds(tmp_path, name):
     (tmp_path / "plan.toml").write_text('title = "sane and mad"')
     stored(tmp_path / "problems/mad", **DAMAGE[name])
