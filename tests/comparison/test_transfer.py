@@ -62,7 +62,7 @@ def test_knowledge_of_other_architectures_never_hurts(name, others):
     assert (warm >= without - 0.02).all()
 
 
-@pytest.mark.sampled(0, nightly=5)
+@pytest.mark.sampled(1, nightly=4)
 @pytest.mark.parametrize(
     "name",
     [

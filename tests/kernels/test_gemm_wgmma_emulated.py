@@ -114,7 +114,7 @@ def test_lines_begin_anywhere(kernel: Kernel, runtime: Path, case: tuple[str, st
 
 @pytest.mark.parametrize("case", CASES + FP8, ids="".join)
 @pytest.mark.parametrize(("teams", "split"), [(1, 1), (1, 2), (2, 1), (1, 0)])
-@pytest.mark.sampled(1, nightly=5)
+@pytest.mark.sampled(2, nightly=4)
 def test_lines_are_packed(kernel: Kernel, runtime: Path, case: tuple[str, str, str], teams: int, split: int) -> None:
     """One operand or both, from any address and leading dimension; with blocks that have no tile, in either order.
 

@@ -164,7 +164,6 @@ def test_every_recorded_kernel_has_a_model_of_its_datasets():
 
 
 @pytest.mark.system
-@pytest.mark.nightly
 def test_times_in_cards_are_over_those_of_physics_today():
     """models/train.sh must be run again after physics or the resources of a kernel have changed."""
     from mltune.kernel.reader import is_bundle
