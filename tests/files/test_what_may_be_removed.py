@@ -71,6 +71,7 @@ PLACES = {
     "files/locks.py locked_file truncate": NOTE,
     "files/locks.py locked_file unlink": NOTE,
     "files/reading.py open_regular os.open": "a regular file that is opened, or made to be locked or appended to",
+    "integrations/triton/compilers.py prepare TemporaryDirectory": NEW,
     "kernel/kernel_tuner_call.py kernel_of_call TemporaryDirectory": NEW,
     "kernel/python_kernel.py _kept np.save": "a file with a random name in a temporary folder",
     "kernel/python_kernel.py _kept replace": "a file in a temporary folder, under the hash of its content",
