@@ -301,8 +301,7 @@ class Building:
         """
         if self.replayed:
             return
-        builds = self._builds(self.candidates, max(self._at(_BUILT_UNTIL), perf_counter() + _LEAST_S))
-        self._keep([number for number, build in enumerate(builds) if build and build.state is TrialState.OK])
+        self._keep(self._built(self.candidates, max(self._at(_BUILT_UNTIL), perf_counter() + _LEAST_S)))
 
     def _add_first_times(self) -> None:
         """Time the candidates at the tuned sizes: what is fast at few sizes is seen only if they are among these."""
@@ -314,16 +313,13 @@ class Building:
     def _add_improved(self) -> None:
         """Add what a model that knows times of candidates expects to be faster than these, if it is built in time."""
         known = {candidate.key for candidate in self.candidates}
-        improved = [candidate for kernel in self._kernels for candidate in self._foreseen(kernel, is_improved=True)]
-        improved = [candidate for candidate in improved if candidate.key not in known]
-        for candidate in improved:
+        improved = []
+        for kernel in self._kernels:
+            if near := [candidate for candidate in self.candidates if candidate.kernel.label == kernel.label]:
+                improved += [candidate for candidate in self._foreseen(kernel, near) if candidate.key not in known]
+        added = [improved[number] for number in self._built(improved, self._at(_ADDED_UNTIL))]
+        for candidate in added:
             candidate.found_at.update(self.spec.tuned)
-        builds = self._builds(improved, self._at(_ADDED_UNTIL))
-        added = [
-            candidate
-            for candidate, build in zip(improved, builds, strict=True)
-            if build and build.state is TrialState.OK
-        ]
         self._tiles = np.concatenate([self._tiles, self._tiles_of(added, self.problems)], axis=1)
         self._times = np.concatenate([self._times, self._recorded(added)], axis=1)
         self.candidates += added
@@ -386,19 +382,18 @@ class Building:
         useful = {label: [entry for entry in times if len(entry[2])] for label, times in observations.items()}
         return {label: self.foresee(kernels[label], self.device, times) for label, times in useful.items()}
 
-    def _foreseen(self, kernel: Kernel, *, is_improved: bool = False) -> list[LibraryCandidate]:
+    def _foreseen(self, kernel: Kernel, near: Sequence[LibraryCandidate] = ()) -> list[LibraryCandidate]:
         """Return a portfolio by a model of a kernel's times, and then those expected to be the fastest at each size.
 
-        They are of random configurations, or, improved, of what is near the candidates.
+        They are found near some candidates of the kernel; without any, among random configurations.
         """
         foresight = self._foresights.get(kernel.label)
         if foresight is None:
             return []
         places = [*representatives(self.spec.sizes, self.spec.weights, _FORESEEN_AT)]
         problems, weights = [self.problems[place] for place in places], np.array(self.spec.weights)[places]
-        if is_improved:
-            of_kernel = [each.configuration for each in self.candidates if each.kernel.label == kernel.label]
-            columns = foresight.improved(problems, columns_of(*of_kernel))
+        if near:
+            columns = foresight.improved(problems, columns_of(*(candidate.configuration for candidate in near)))
         else:
             columns = foresight.proposals(problems)
         times_s = foresight.times_s(problems, columns)
@@ -451,6 +446,11 @@ class Building:
             configurations = [candidate.configuration for candidate in of_source]
             builds |= zip(of_source, self.build(self._placed(of_source[0]), configurations, until=until), strict=True)
         return [builds[candidate] for candidate in candidates]
+
+    def _built(self, candidates: Sequence[LibraryCandidate], until: float) -> list[int]:
+        """Return the numbers of those candidates that are built in time."""
+        builds = self._builds(candidates, until)
+        return [number for number, build in enumerate(builds) if build and build.state is TrialState.OK]
 
     def _configurations(self, candidates: Sequence[LibraryCandidate]) -> tuple[Configuration, ...]:
         """Return candidates with their machine code, or raise a RunError where one cannot be built."""

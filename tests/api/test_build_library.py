@@ -96,6 +96,15 @@ def bundle(tmp_path):
 
 
 @pytest.fixture
+def large(bundle, tmp_path):
+    """Return a kernel of the same space that is faster at large sizes."""
+    folder = tmp_path / "large"
+    shutil.copytree(bundle, folder)
+    (folder / "kernel.toml").write_text(BUNDLE.replace('name = "tiles"', 'name = "large"'))
+    return folder
+
+
+@pytest.fixture
 def build(bundle, tmp_path, idle_workers, monkeypatch):
     """Return a function that builds a library; campaigns are carried out in this process, one size after the other."""
 
@@ -300,6 +309,19 @@ def test_what_is_not_built_in_time_is_no_candidate(build, clock, monkeypatch):
     assert {tile for _, tile, *_ in clock.timed} == {64, 128}
     (limit_s,) = filter(math.isfinite, limits)
     assert build.plans[0].budget < limit_s < 100
+
+
+def test_nothing_is_improved_of_a_kernel_without_candidates(build, clock, bundle, large, monkeypatch):
+    def build_all(placed, configurations, *, until=math.inf):
+        fails = placed.kernel.name == "large" and math.isfinite(until)
+        made = Build(TrialState.COMPILE_ERROR, "no") if fails else Build(TrialState.OK, cubin=b"code", entry="gemm")
+        return [made for _ in configurations]
+
+    monkeypatch.setattr(build_module, "build_all", build_all)
+    monkeypatch.setattr(library_module, "model_of_times", Foresight)
+    clock.each_s = 0.001
+    report = build(MANY[::4], trials=None, time="300s", tuned=6, kernel=[str(bundle), str(large)])["report"]
+    assert (report["not_timed"], report["failed"]) == ([], [])
 
 
 def test_what_is_valid_at_few_sizes_is_timed_at_those(build, clock):
@@ -576,11 +598,8 @@ def test_a_kernel_of_kind_arrays_is_a_library_of_its_sizes(build, tmp_path):
     assert "int reduction(reduction_library *library, int64_t n_, float *sum_, const float *input_, void" in header
 
 
-def test_kernels_compete_for_places_in_a_library(build, bundle, tmp_path):
-    other = tmp_path / "large"
-    shutil.copytree(bundle, other)
-    (other / "kernel.toml").write_text(BUNDLE.replace('name = "tiles"', 'name = "large"'))
-    document = build(kernel=[str(bundle), str(other)])
+def test_kernels_compete_for_places_in_a_library(build, bundle, large):
+    document = build(kernel=[str(bundle), str(large)])
     used = {
         one["size"][0]: document["configurations"][one["configuration"]]["kernel"]
         for one in document["report"]["sizes"]

@@ -264,7 +264,7 @@ class Compilers:
     """
 
     def __init__(self, count: int) -> None:
-        from mltune.integrations.triton.predictor import Predictor
+        from mltune.integrations.triton.predictor import Predictor  # NumPy is not for the processes that compile
 
         self.count = count
         self._template = ThreadedChild("mltune.process.child:make_template", (f"{__name__}:prepare", IDLE_S), _ALONE)
