@@ -295,6 +295,21 @@ def test_a_candidate_is_not_timed_where_it_is_expected_to_be_far_behind(build, c
     assert report["dispatched"]["least"] > 0.8
 
 
+def test_what_is_added_is_improved_again_once_its_times_are_known(build, clock, monkeypatch):
+    given = []
+
+    class Noted(Foresight):
+        def improved(self, problems, columns):
+            given.append({*zip(columns["TILE"].tolist(), columns["VEC"].tolist(), strict=True)})
+            return super().improved(problems, columns)
+
+    monkeypatch.setattr(library_module, "model_of_times", Noted)
+    clock.each_s = 0.001
+    build(MANY[::4], trials=None, time="300s", tuned=12)
+    first, second = given
+    assert second - first == {(128, 4)}
+
+
 def test_what_is_not_built_in_time_is_no_candidate(build, clock, monkeypatch):
     def build_all(placed, configurations, *, until=math.inf):
         limits.append(until)
@@ -353,6 +368,51 @@ def test_what_took_far_longer_than_elsewhere_is_timed_again(build, clock, tmp_pa
     assert again[0] == MANY[60]
     times = building.read_times(tmp_path / "run" / CROSS).times
     assert max(times[f"sgemm NN {MANY[60]}"].values()) < 0.02, "the undisturbed time counts"
+
+
+def in_turns(clock, lucky=1.0):
+    """Let tiles of 64 be the fastest, with vectors or without 2 % slower at every second size.
+
+    The first timing of the slower ones is `lucky`.
+    """
+    seen = Counter()
+
+    def time_s(problem, configuration):
+        seen[at := (problem.m, *configuration.values())] += 1
+        slower = 1.02 * (lucky if seen[at] == 1 else 1.0)
+        away = abs(math.log2(configuration["TILE"]) - 6)
+        return 1e-3 * (1 + away) * (slower if (problem.m // 32 + configuration["VEC"]) % 2 else 1.0)
+
+    clock.each_s, clock.time_s = 0.001, time_s
+    return seen
+
+
+def test_the_fastest_by_luck_is_timed_again(build, clock, tmp_path):
+    seen = in_turns(clock, lucky=0.97)
+    report = build(MANY[::3], trials=None, time="300s", most=10)["report"]
+    again = {m for (m, *_), count in seen.items() if count == 4}
+    assert len(again) == 30
+    assert report["dispatched"]["least"] == 1.0
+    times = building.read_times(tmp_path / "run" / CROSS).times
+    for m in again:
+        fastest = sorted(times[f"sgemm NN {m}"].values())[:2]
+        assert fastest[1] == pytest.approx(1.02 * fastest[0])
+
+
+def test_what_fails_when_it_is_timed_again_is_never_dispatched_to(build, clock, monkeypatch):
+    def time(plan, kernel, problem, configurations, **options):
+        times = clock.time(plan, kernel, problem, configurations, **options)
+        return [
+            None if each == {"TILE": 64, "VEC": 4} and seen[problem.m, *each.values()] == 3 else time_s
+            for time_s, each in zip(times, configurations, strict=False)
+        ]
+
+    seen = in_turns(clock)
+    monkeypatch.setattr(library_module, "_time", time)
+    document = build(MANY[::3], trials=None, time="300s", most=10)
+    used = [document["configurations"][size["configuration"]]["configuration"] for size in document["report"]["sizes"]]
+    assert {"TILE": 64, "VEC": 1} in used
+    assert {"TILE": 64, "VEC": 4} not in used
 
 
 def failing(clock, fails):
