@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
+from statistics import fmean
 from threading import Lock
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -58,7 +59,7 @@ _MOST_LAUNCHES = 16
 # The time is shared out by what the dispatcher needs: the portfolio at every size. What is promising at each size makes
 # room for that, but it has at least half of what the first times leave.
 _OF_SIZE, _AT_SIZE, _EACH_S = 10, 70, 6e-3
-_BUILT_UNTIL, _FIRST_UNTIL, _ADDED_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.3, 0.5, 0.75, 0.5, 0.9
+_BUILT_UNTIL, _FIRST_UNTIL, _LEARNT_UNTIL, _ADDED_UNTIL, _CROSSED_SHARE, _CHOSEN_UNTIL = 0.3, 0.4, 0.6, 0.7, 0.5, 0.92
 _LAST_SHARE, _LAST_S = 0.05, 5.0  # kept for the choice and the compiler of C
 _LEAST_S = 5.0  # so long candidates are timed, however long the tunes took
 _FEWEST = 20  # candidates; rather are some sizes left out
@@ -70,7 +71,7 @@ _FORESEEN_AT, _FORESEEN = 160, 2  # sizes for which a model of the tunes propose
 # A candidate is not timed where the model expects it to take so many times what the best one is expected to take. With
 # 605 configurations of gemm_wgmma at 134 shapes a fifth remained, with .999 of the best, on the mean. Where the model
 # knew other sizes only, the best one of 16 had .999, of 8 .994 and of one .973 of the best of some hundred.
-_HOPELESS, _PROMISING, _ROUNDS, _PROMISING_BY_WAVES = 1.3, 16, 2, 40
+_HOPELESS, _FIRST, _PROMISING, _ROUNDS, _PROMISING_BY_WAVES = 1.3, 48, 16, 2, 40
 
 
 def crossing_s(sizes: int, kernels: int) -> float:
@@ -237,22 +238,22 @@ class Building:
     def measured(self) -> Measured:
         """Time the candidates and return what is known.
 
-        As many as the time allows are timed at the tuned sizes; at each size those that are expected to be the fastest
-        there, in two rounds, each with what the times before it promise; the portfolio at all sizes; and what is nearly
-        the fastest of it again.
+        As many as the time allows are timed at the tuned sizes, in two rounds, the second with what the times of the
+        first promise; at each size those that are expected to be the fastest there; the portfolio at all sizes; and
+        again what is nearly the fastest of it.
         """
         settings, places = self.spec.library, self._order()
         try:
             self._build_ahead()
             self._add_first_times()
             few, rounds = (_PROMISING, _ROUNDS) if any(self._foresights.values()) else (_PROMISING_BY_WAVES, 1)
-            for remaining in range(rounds, 0, -1):
-                if perf_counter() + self._foreseen_s < self._at(_CHOSEN_UNTIL):  # it takes no longer than before
+            for at in [self.spec.tuned] * (rounds - 1) + [places]:
+                if perf_counter() + self._foreseen_s < self._at(_LEARNT_UNTIL):  # it takes no longer than before
                     self._foresights = self._foresee(timed=True)
                     self._add_improved()
                     self._expected_s = self._expectations(self.candidates, self.problems)
-                promising = np.argsort(np.argsort(-self._table().speed(), axis=1), axis=1) < few
-                self._add_times(places, promising, self._crossed_until(1 / remaining))
+                promising = _ranks(-self._table().speed()) < few
+                self._add_times(at, promising, self._crossed_until())
             self._time_again(promising)
             decides = self._table(promising)
             chosen = decides.portfolio(most=settings.most, floor=settings.floor)
@@ -289,15 +290,15 @@ class Building:
     def _sources(self, numbers: Sequence[int]) -> int:
         return len({self.candidates[number].source for number in numbers})
 
-    def _crossed_until(self, share: float) -> float:
-        """Return when a share of the time is over that the portfolio, timed at all sizes, leaves to other timings."""
+    def _crossed_until(self) -> float:
+        """Return when what is promising has had its time, so that the portfolio can be timed at all sizes."""
         if math.isinf(self._room_s):
             return math.inf
         sources, most = self._sources(range(len(self.candidates))), self.spec.library.most or MOST_THAT_PAY[-1]
         of_portfolio = len(self.problems) * (_OF_SIZE * sources + most * float(self._may_be_fast.mean()))
         now = perf_counter()
         timings = (self._at(_CHOSEN_UNTIL) - now) / self._timing_s
-        return now + share * self._timing_s * max(timings - of_portfolio, _CROSSED_SHARE * timings)
+        return now + self._timing_s * max(timings - of_portfolio, _CROSSED_SHARE * timings)
 
     def _build_ahead(self) -> None:
         """Build the candidates on all cores, in the order of promise, and go on with those that are built in time.
@@ -313,7 +314,7 @@ class Building:
         tuned = self.spec.tuned
         for begin in range(0, len(tuned), self.at_once):
             self._keep_affordable(len(tuned) - begin)
-            self._add_times(tuned[begin : begin + self.at_once], self._valid, self._at(_FIRST_UNTIL))
+            self._add_times(tuned[begin : begin + self.at_once], self._comes_first, self._at(_FIRST_UNTIL))
 
     def _add_improved(self) -> None:
         """Add what a model that knows times of candidates expects to be faster than these, if it is built in time."""
@@ -484,6 +485,11 @@ class Building:
         return np.isinf(self._times).any(axis=0) & (not self.replayed)  # type: ignore[no-any-return]
 
     @property
+    def _comes_first(self) -> NDArray[np.bool_]:
+        """Whether candidates are timed at sizes before their times are learnt: the fastest by a model of the tunes."""
+        return self._valid & (np.isnan(self._expected_s) | (_ranks(self._expected_s) < _FIRST))
+
+    @property
     def _may_be_fast(self) -> NDArray[np.bool_]:
         """Whether candidates are timed at sizes: where they are valid, and not expected to be far behind."""
         best_s = np.fmin.reduce(np.where(self._valid, self._expected_s, np.nan), axis=1, keepdims=True)
@@ -500,12 +506,12 @@ class Building:
                 tiles[place, columns] = tiles_at(placed.at(problem), configurations)
         return tiles
 
-    def _add_times(self, places: Sequence[int], selection: NDArray[np.bool_], until: float) -> None:
+    def _add_times(self, places: Sequence[int], selection: NDArray[np.bool_], until: float, repeats: int = 1) -> None:
         """Time the selected candidates, (n_sizes, n_candidates), where they have no times, before a time."""
         begun = perf_counter()
         until, selection = until if self._rates else max(until, begun + _LEAST_S), selection & self._may_be_fast
         with ThreadPoolExecutor(self.at_once) as threads:
-            costs = [*threads.map(lambda place: self._add_times_at(place, selection[place], until), places)]
+            costs = [*threads.map(lambda place: self._add_times_at(place, selection[place], until, repeats), places)]
         if any(costs):
             self._rates.append((sum(costs), perf_counter() - begun))
         if self.stop():
@@ -524,15 +530,13 @@ class Building:
         times_s = np.where(selection & np.isfinite(self._times), self._times, np.inf)
         near = np.isfinite(times_s) & (times_s <= _NEARLY * times_s.min(axis=1, keepdims=True))
         finalists = near & (near.sum(axis=1, keepdims=True) > 1)
-        again_s = np.array([self._timed_again(finalists) for _ in range(_FINAL_TIMINGS)])
-        timings = (~np.isnan(again_s)).sum(axis=0)
-        self._replace(finalists, np.where(timings, np.nansum(again_s, axis=0) / np.maximum(timings, 1), np.nan))
+        self._replace(finalists, self._timed_again(finalists, _FINAL_TIMINGS))
 
-    def _timed_again(self, selection: NDArray[np.bool_]) -> Floats:
-        """Return the seconds of further timings of candidates, NaN of others and without time."""
+    def _timed_again(self, selection: NDArray[np.bool_], repeats: int = 1) -> Floats:
+        """Return the mean seconds of further timings of candidates, NaN of others and without time."""
         before, self._times = self._times, np.where(selection, np.nan, self._times)
         try:
-            self._add_times(np.flatnonzero(selection.any(axis=1)).tolist(), selection, self._at(1.0))
+            self._add_times(np.flatnonzero(selection.any(axis=1)).tolist(), selection, self._at(1.0), repeats)
             return np.where(selection, self._times, np.nan)
         finally:
             self._times = before
@@ -540,14 +544,19 @@ class Building:
     def _replace(self, selection: NDArray[np.bool_], times_s: Floats) -> None:
         """Put other seconds in the place of those of candidates, where they are known."""
         for place, number in np.argwhere(selection & ~np.isnan(times_s)):
-            self._times[place, number] = time_s = float(times_s[place, number])
-            times = self._known.times[self.problems[place].label]
-            times[self.candidates[number].key] = time_s if math.isfinite(time_s) else None
+            self._note(place, number, float(times_s[place, number]))
 
-    def _add_times_at(self, place: int, selection: NDArray[np.bool_], until: float) -> int:
+    def _note(self, place: int, number: int, time_s: float) -> None:
+        """Keep the seconds of a candidate at a size, infinite where it failed."""
+        self._times[place, number] = time_s
+        times = self._known.times.setdefault(self.problems[place].label, {})
+        times[self.candidates[number].key] = time_s if math.isfinite(time_s) else None
+
+    def _add_times_at(self, place: int, selection: NDArray[np.bool_], until: float, repeats: int) -> int:
         """Time candidates at a size where they have no times; return what that costs, in timings.
 
-        A size at which the default configuration is wrong, or whose arrays do not fit into the GPU, is left out.
+        Of several timings the mean is taken. A size at which the default configuration is wrong, or whose arrays do not
+        fit into the GPU, is left out.
         """
         problem = self.problems[place]
         lacking = np.flatnonzero(selection & np.isnan(self._times[place])).tolist()
@@ -555,7 +564,7 @@ class Building:
             return 0
         timed: list[int] = []
         for source in dict.fromkeys(self.candidates[number].source for number in lacking):
-            of_source = [number for number in lacking if self.candidates[number].source == source]
+            of_source = [number for number in lacking if self.candidates[number].source == source] * repeats
             candidates = [self.candidates[number] for number in of_source]
             unknown = self._opponent and np.isnan(self._opponent_s[place])
             tell = partial(self._keep_opponent, place) if unknown else None
@@ -566,10 +575,12 @@ class Building:
                 self._failed[place] = str(error)
                 return 0
             timed += of_source[: len(times_s)]
+            seconds: dict[int, list[float]] = {}
+            for number, time_s in zip(of_source, times_s, strict=False):
+                seconds.setdefault(number, []).append(_coded(time_s))
             with self._lock:
-                self._times[place, of_source[: len(times_s)]] = [*map(_coded, times_s)]
-                recorded = self._known.times.setdefault(problem.label, {})
-                recorded.update(zip((candidate.key for candidate in candidates), times_s, strict=False))
+                for number, of_candidate in seconds.items():
+                    self._note(place, number, fmean(of_candidate))
                 if perf_counter() > self._saved + _SAVE_EVERY_S:
                     self._save()
         return _OF_SIZE * self._sources(timed) + len(timed)
@@ -585,7 +596,7 @@ class Building:
             return
         of_size = max(self._at(_FIRST_UNTIL) - perf_counter(), 0.0) / sizes / self._timing_s
         timings = of_size - _OF_SIZE * self._sources(range(len(self.candidates)))
-        timed = self._may_be_fast[[*self.spec.tuned]].mean(axis=0).cumsum()
+        timed = (self._may_be_fast & self._comes_first)[[*self.spec.tuned]].mean(axis=0).cumsum()
         count = max(int(np.searchsorted(timed, timings)), _FEWEST)
         everywhere = np.flatnonzero(self._valid.all(axis=0)).tolist()
         general = (number for number in everywhere if self._is_fallback(self.candidates[number]))
@@ -651,6 +662,11 @@ def read_times(file: Path) -> Times:
         raise DamagedRunError(
             f"{file}, the times by size and candidate, cannot be read; delete it, and they are measured again."
         ) from error
+
+
+def _ranks(values: Floats) -> NDArray[np.intp]:
+    """Return the places of values in the ascending order of their row."""
+    return np.argsort(np.argsort(values, axis=1), axis=1)
 
 
 def _coded(time_s: float | None) -> float:

@@ -138,7 +138,7 @@ class GpuRunner:
         if build.state is not TrialState.OK or not build.cubin:
             raise UsageError(f"a build in state {build.state} cannot run: only one in state ok, with its cubin, can.")
         try:
-            launches = self._launches.pop((*configuration.items(),), None) or self._launches_of(configuration)
+            launches = self._launches.get((*configuration.items(),)) or self._launches_of(configuration)
         except ExpressionError as error:
             return fulfilled(Measurement(TrialState.LAUNCH_ERROR, str(error)))
         *verified, timed = [launches[case.problem] for case in (*self._placed.verified, self._placed)]

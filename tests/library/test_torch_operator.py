@@ -61,7 +61,7 @@ found.append(str(torch.ops.mltune.sgemm_nn.default._schema))
     assert found[1:3] == [[30, 50], [50, 1]]
     assert "torch.ops.mltune.sgemm_nn.default" in found[3]
     assert "the shapes [70, 50] and [70, 50] do not fit a product" in found[4]
-    assert "got [70] and [70, 50]" in found[5]
+    assert "the shapes [70] and [70, 50] do not fit a product" in found[5]
     assert "CPU" in found[6]
     assert found[7] == "mltune::sgemm_nn(Tensor a, Tensor b, Scalar alpha=1.) -> Tensor"
 
