@@ -276,8 +276,8 @@ def check_wisdom(
 
 def export_triton_winners(
     folder: str | Path, *, gpu: str | None = None, wisdom: str | Path | None = None
-) -> dict[str, int]:
-    """Write the winners of Triton's kernels into a folder, a file for each GPU.
+) -> tuple[dict[str, int], int]:
+    """Write the winners of Triton's kernels into a folder, a file for each GPU, and the calls of programs.
 
     Parameters
     ----------
@@ -292,6 +292,8 @@ def export_triton_winners(
     -------
     dict of str to int
         How many winners each file holds.
+    int
+        How many programs the record of their calls, ``programs.calls``, holds; there may be none.
 
     Raises
     ------
@@ -302,7 +304,7 @@ def export_triton_winners(
     --------
     >>> import mltune
     >>> mltune.export_triton_winners("winners", gpu="h200")  # doctest: +SKIP
-    {'NVIDIA_H200_sm_90_132.json': 3}
+    ({'NVIDIA_H200_sm_90_132.json': 3}, 1)
     """
     from mltune.device.known import find_device
     from mltune.known.triton_winners import export_winners
@@ -312,8 +314,11 @@ def export_triton_winners(
     return export_winners(wisdom_file(wisdom), Path(folder), gpu)
 
 
-def import_triton_winners(folder: str | Path, *, wisdom: str | Path | None = None) -> tuple[Path, dict[str, int]]:
+def import_triton_winners(folder: str | Path, *, wisdom: str | Path | None = None) -> tuple[Path, dict[str, int], int]:
     """Add the winners of a folder to the wisdom: programs on these GPUs tune none of these kernels again.
+
+    The calls of programs are added to the record beside the wisdom: on other GPUs, and at other sizes, the kernels of
+    such a program are compiled together.
 
     Parameters
     ----------
@@ -328,16 +333,18 @@ def import_triton_winners(folder: str | Path, *, wisdom: str | Path | None = Non
         The file of the wisdom.
     dict of str to int
         How many winners each file of the folder has.
+    int
+        How many programs of the folder were added, or had all their kernels in a program beside the wisdom before.
 
     Examples
     --------
     >>> import mltune
-    >>> path, counts = mltune.import_triton_winners("winners")  # doctest: +SKIP
+    >>> path, winners, programs = mltune.import_triton_winners("winners")  # doctest: +SKIP
     """
     from mltune.known.triton_winners import import_winners
 
     path = wisdom_file(None) if wisdom is None else Path(wisdom)
-    return path, import_winners(Path(folder), path)
+    return path, *import_winners(Path(folder), path)
 
 
 def wisdom_file(file: str | Path | None, *, must_exist: bool = False) -> Path:

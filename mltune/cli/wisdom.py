@@ -98,11 +98,11 @@ def _written(out: Path, count: int, as_json: bool) -> None:
     wisdom=WISDOM,
 )
 def export_triton(options: Given, as_json: bool = False) -> None:
-    """Write the winners of Triton's kernels into a folder, a file for each GPU."""
-    folder, counts = options["folder"], api.export_triton_winners(**options)
-    document = {"folder": str(folder), "winners": counts}
-    lines = [f"written: {folder / name} ({many(count, 'winner')})" for name, count in counts.items()]
-    answer(document, as_json, lambda: lines, "triton", "import", folder)
+    """Write the winners of Triton's kernels into a folder, a file for each GPU, and the calls of programs."""
+    folder, (winners, programs) = options["folder"], api.export_triton_winners(**options)
+    document = {"folder": str(folder), "winners": winners, "programs": programs}
+    lines = [f"written: {folder / name} ({many(count, 'winner')})" for name, count in winners.items()]
+    answer(document, as_json, lambda: [*lines, f"calls of {many(programs, 'program')}"], "triton", "import", folder)
 
 
 @command(
@@ -113,8 +113,12 @@ def export_triton(options: Given, as_json: bool = False) -> None:
     wisdom=file("FILE", "A wisdom, which need not exist.  [default: the user's file]"),
 )
 def import_triton(options: Given, as_json: bool = False) -> None:
-    """Add the winners of a folder to the wisdom: programs on these GPUs tune none of these kernels again."""
-    folder, (path, counts) = options["folder"], api.import_triton_winners(**options)
-    document = {"wisdom": str(path), "winners": counts}
-    lines = [f"{folder / name}: {many(count, 'winner')}" for name, count in counts.items()]
+    """Add the winners of a folder to the wisdom: programs on these GPUs tune none of these kernels again.
+
+    On other GPUs, and at other sizes, the kernels of a program whose calls are in the folder are compiled together.
+    """
+    folder, (path, winners, programs) = options["folder"], api.import_triton_winners(**options)
+    document = {"wisdom": str(path), "winners": winners, "programs": programs}
+    lines = [f"{folder / name}: {many(count, 'winner')}" for name, count in winners.items()]
+    lines.append(f"calls of {many(programs, 'program')}")
     answer(document, as_json, lambda: [*lines, f"written: {path}"], "wisdom", "show", path)

@@ -53,14 +53,14 @@ def adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
-def validated(model: type[Model], document: Any) -> Model:
+def validated(model: type[Model], document: Any, *, within: Key = ()) -> Model:
     """Read a document; what is wrong with it is said by one ValueError (:func:`problems_of`)."""
     from pydantic import ValidationError
 
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise ValueError(problems_of(error, document, model=model)) from None
+        raise ValueError(problems_of(error, document, model=model, within=within)) from None
 
 
 def matching(pattern: str, law: str) -> AfterValidator:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from mltune.errors import MltuneWarning, WisdomError
 from mltune.files.atomic import write_file_atomically
@@ -20,7 +20,7 @@ from mltune.files.folders import data_folder, page
 from mltune.files.locks import HeldError, locked_file
 from mltune.files.reading import open_regular, parse_json, read_file, reason
 from mltune.files.text import printable
-from mltune.files.validation import problems_of
+from mltune.files.validation import Model, validated
 from mltune.known.entry import Entry, Failure, Outcome
 
 FORMAT = 1
@@ -42,10 +42,15 @@ _MOST_PARTS = 1_000  # of an object or a list in an entry: an error for each of 
 _LOCK_TIMEOUT_S = 30.0
 
 
-class _WisdomDocument(BaseModel):
+class Document(BaseModel):
+    """What a file of a known format has."""
+
     model_config = ConfigDict(extra="forbid")
 
     format: Literal[1]
+
+
+class _WisdomDocument(Document):
     entries: Annotated[list[Any], Field(max_length=MOST_ENTRIES)]
 
 
@@ -77,37 +82,42 @@ def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
 
 def read(path: Path, *, inside: Path | None = None) -> list[Outcome]:
     """Read the entries of a file, behind no link below ``inside``; none where it does not exist."""
-    document: Any = None
+    with refusing(path, "wisdom of mltune"):
+        document = read_document(path, _WisdomDocument, MAX_BYTES, inside=inside)
+        return [] if document is None else [_entry(raw, number) for number, raw in enumerate(document.entries)]
+
+
+def read_document(path: Path, model: type[Model], limit: int, *, inside: Path | None = None) -> Model | None:
+    """Read a document of the format that is written here; None where there is no file."""
     try:
-        document = parse_json(read_file(path, MAX_BYTES, inside=inside))
-        _check_head(document)
-        entries = _WisdomDocument.model_validate(document).entries
-        return [_entry(raw, number) for number, raw in enumerate(entries)]
+        document = parse_json(read_file(path, limit, inside=inside))
     except FileNotFoundError:
-        return []
-    except ValidationError as error:
-        raise _refused(path, problems_of(error, document, model=_WisdomDocument)) from None
+        return None
+    if isinstance(document, dict):
+        if len(document) > _MOST_PARTS:
+            raise ValueError(f"it has {len(document)} keys")
+        if isinstance(document.get("format"), int) and document["format"] > FORMAT:
+            raise ValueError(f"it is of format {document['format']}, and only {FORMAT} is known here: update mltune")
+    return validated(model, document)
+
+
+@contextlib.contextmanager
+def refusing(path: Path, kind: str) -> Iterator[None]:
+    """Raise a WisdomError for what is wrong with a file that is read."""
+    try:
+        yield
     except (OSError, ValueError) as error:
-        raise _refused(path, reason(error)) from None
-
-
-def _check_head(document: Any) -> None:
-    if not isinstance(document, dict):
-        return
-    if len(document) > _MOST_PARTS:
-        raise ValueError(f"it has {len(document)} keys")
-    if isinstance(document.get("format"), int) and document["format"] > FORMAT:
-        raise ValueError(f"it is of format {document['format']}, and only {FORMAT} is known here: update mltune")
+        raise WisdomError(
+            f"{printable(path, 300)} is no {kind}: {printable(reason(error), 600)}; "
+            f"see {page('how-to/carry-wisdom.md')}."
+        ) from None
 
 
 def _entry(raw: Any, number: int) -> Outcome:
     if _widest(raw) > _MOST_PARTS:
         raise ValueError(f"an object or a list of entry {number + 1} has more than {_MOST_PARTS} parts")
-    model = Failure if isinstance(raw, dict) and "failed" in raw else Entry
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise ValueError(problems_of(error, raw, model=model, within=("entries", number))) from None
+    model: type[Outcome] = Failure if isinstance(raw, dict) and "failed" in raw else Entry
+    return validated(model, raw, within=("entries", number))
 
 
 def _widest(value: Any) -> int:
@@ -188,12 +198,6 @@ def _lock_of(path: Path) -> Path:
 
 def _say(path: Path, words: str) -> None:
     warnings.warn(f"the lock of {printable(path, 300)} is not free: {words}.", MltuneWarning, stacklevel=8)
-
-
-def _refused(path: Path, fact: str) -> WisdomError:
-    return WisdomError(
-        f"{printable(path, 300)} is no wisdom of mltune: {printable(fact, 600)}; see {page('how-to/carry-wisdom.md')}."
-    )
 
 
 def _unwritable(path: Path, error: OSError) -> WisdomError:

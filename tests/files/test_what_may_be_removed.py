@@ -77,7 +77,7 @@ PLACES = {
     "kernel/python_kernel.py _kept replace": "a file in a temporary folder, under the hash of its content",
     "kernel/reader.py new_bundle write_file_atomically": "a folder that is empty",
     "kernel/reader.py new_bundle replace_folder_atomically": "a folder that does not exist",
-    "known/triton_calls.py write_program write_file_atomically": "the calls beside a wisdom, which only save time",
+    "known/triton_calls.py write_record write_file_atomically": "calls, which only save time, or which were read",
     "known/serving.py Export.write write_file_atomically": "a file of configurations, with what it had for other rows",
     "known/serving.py add_winner append_line": "the winners of shapes in a run directory",
     "known/wisdom_file.py write write_file_atomically": "a wisdom that was read under its lock, with all entries",

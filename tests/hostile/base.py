@@ -231,14 +231,15 @@ def make_base(folder: Path) -> Path:
     words = [ROOT / "tests" / "tuned_functions.py", folder / "tuned" / "add.json", "1000", ""]
     cache = importing(ROOT / "tests", XDG_CACHE_HOME=str(folder / "cache"), MLTUNE_IMAGINARY_GPU=str(folder / "tuned"))
     subprocess.run([sys.executable, *words], env=cache, check=True, stdout=subprocess.DEVNULL)
-    _make_winners(folder)
+    make_winners(folder)
     return folder
 
 
-def _make_winners(folder: Path) -> None:
-    """Make a wisdom with winners of Triton's kernels, and the folder in which they are carried."""
+def make_winners(folder: Path) -> None:
+    """Make a wisdom with winners of Triton's kernels and the calls of programs, and the folder in which they are carried."""
     from mltune.device.known import H200
     from mltune.known.entry import Entry, Gpu
+    from mltune.known.triton_calls import write_program
     from mltune.known.triton_winners import export_winners
     from mltune.known.wisdom import Wisdom
 
@@ -258,6 +259,9 @@ def _make_winners(folder: Path) -> None:
         )
         for size in (1024, 4096)
     ).add_to(folder / "triton.json")
+    for kernel in ("softmax", "layer_norm"):
+        call = {"x": {"dtype": "torch.bfloat16"}, "rows": 4096, "eps": 1e-5, "MASKED": True, "bias": None}
+        write_program(folder / "triton.json", [(f"library:{kernel}", call), ("library:sum", {**call, "rows": 1})])
     export_winners(folder / "triton.json", folder / "winners")
 
 

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import socket
 import zlib
 from collections.abc import Callable, Iterable
@@ -201,11 +202,10 @@ def random_wisdom(place: Place) -> None:
 
 
 def random_winners_of_triton(place: Place) -> None:
-    """Change a file of carried winners, or put obstacles into their folder, or into its place."""
+    """Change a file of carried winners, or a record of calls, or put obstacles into their folder, or into its place."""
     rng = place.rng
-    place.copy("triton.json", "triton.json")
-    folder = place.copy("winners", "winners")
-    (path,) = folder.glob("*.json")
+    folder = _winners_of_triton(place)
+    path = rng.choice((*sorted(folder.iterdir()), place.named / "triton.json.calls"))
     how = rng.choice(("meaning", "meaning", "bytes", "inside", "folder"))
     if how == "meaning":
         path.write_bytes(encoded(to_json(change(json.loads(path.read_bytes()), rng))))
@@ -218,18 +218,23 @@ def random_winners_of_triton(place: Place) -> None:
         obstruct(place, folder, rng.choice(("a-fifo", "a-folder", "a-socket", "garbage")))  # a link is the user's own
 
 
+def _winners_of_triton(place: Place) -> Path:
+    """Copy a wisdom and its record of calls, and the folder in which they are carried; return the folder."""
+    for name in ("triton.json", "triton.json.calls"):
+        place.copy(name, name)
+    return place.copy("winners", "winners")
+
+
 @corpus("winners of Triton")
 def more_files_than_a_folder_has(place: Place) -> None:
-    place.copy("triton.json", "triton.json")
-    folder = place.copy("winners", "winners")
+    folder = _winners_of_triton(place)
     for number in range(2000):
         (folder / f"{number}.json").write_text('{"format": 1, "entries": []}')
 
 
 @corpus("winners of Triton")
 def winners_that_are_a_wisdom_of_other_kernels(place: Place) -> None:
-    place.copy("triton.json", "triton.json")
-    (path,) = place.copy("winners", "winners").glob("*.json")
+    (path,) = _winners_of_triton(place).glob("*.json")
     path.write_bytes((place.base / "wisdom.json").read_bytes())
 
 
@@ -237,9 +242,48 @@ for _obstacle in OBSTACLES:
 
     @corpus("winners of Triton", name=f"{_obstacle}-for-the-file-of-a-gpu")
     def _(place: Place, obstacle: str = _obstacle) -> None:
-        place.copy("triton.json", "triton.json")
-        (path,) = place.copy("winners", "winners").glob("*.json")
+        (path,) = _winners_of_triton(place).glob("*.json")
         obstruct(place, path, obstacle)
+
+    @corpus("winners of Triton", name=f"{_obstacle}-for-the-record-of-calls")
+    def _(place: Place, obstacle: str = _obstacle) -> None:
+        obstruct(place, _winners_of_triton(place) / "programs.calls", obstacle)
+
+    @corpus("winners of Triton", name=f"{_obstacle}-for-the-lock-of-the-record-of-calls")
+    def _(place: Place, obstacle: str = _obstacle) -> None:
+        obstruct(place, _winners_of_triton(place) / ".programs.calls.lock", obstacle)
+
+
+_CALL = ["library:softmax", {"rows": 4096}]
+_RECORDS: dict[str, bytes] = {
+    "a-pickle": pickle.dumps({"format": 1, "programs": [[_CALL]]}),
+    "a-newer-format": json.dumps({"format": 10**9, "programs": [[_CALL]]}).encode(),
+    "as-many-programs-as-fit": json.dumps({"format": 1, "programs": [[_CALL]] * 25_000}).encode(),
+    "as-many-calls-as-fit": json.dumps({"format": 1, "programs": [[_CALL] * 25_000]}).encode(),
+    "as-many-arguments-as-fit": json.dumps(
+        {"format": 1, "programs": [[["library:softmax", {f"{number}": number for number in range(60_000)}]]]}
+    ).encode(),
+    "as-many-faults-as-fit": json.dumps({"format": 1, "programs": [[3] * 60] * 8}).encode(),
+    "escapes-in-its-texts": json.dumps(
+        {"format": 1, "programs": [[["\x1b[31m:\ud800", {"\x9b\u202e": "\x07"}, 3]]], "\x1b]0;\x07": 1}
+    ).encode(),
+    "escapes-in-good-calls": json.dumps({"format": 1, "programs": [[["\x1b[31m:\ud800", {"\x9b": "\x07"}]]]}).encode(),
+    "values-that-are-no-numbers": b'{"format": 1, "programs": [[["a:b", {"n": NaN, "m": Infinity, "k": -1e999}]]]}',
+    "text-that-grows-when-it-is-written": (
+        '{"format": 1, "programs": [[["a:b", {"t": "' + "\xe9" * 500_000 + '"}]]]}'
+    ).encode(),
+    "spaces-without-end": b" " * 2_000_000,
+}
+for _name, _content in _RECORDS.items():
+
+    @corpus("winners of Triton", name=f"record-of-calls-{_name}")
+    def _(place: Place, content: bytes = _content) -> None:
+        (_winners_of_triton(place) / "programs.calls").write_bytes(content)
+
+    @corpus("winners of Triton", name=f"record-of-calls-of-the-wisdom-{_name}")
+    def _(place: Place, content: bytes = _content) -> None:
+        _winners_of_triton(place)
+        (place.named / "triton.json.calls").write_bytes(content)
 
 
 def random_model(place: Place) -> None:

@@ -21,12 +21,13 @@ import tuned_functions
 
 from mltune.errors import MltuneError
 from mltune.known.entry import Entry
+from mltune.known.triton_calls import read_programs, write_program
 from mltune.known.wisdom import Wisdom
 from mltune.library.folder import read_library
 from mltune.records.store import Store
 from mltune.records.trial import TrialRecord
 from tests.environment import importing
-from tests.hostile.base import PLAN
+from tests.hostile.base import PLAN, make_winners
 from tests.hostile.sandbox import Sandbox
 from tests.hostile.suite import failures
 
@@ -216,13 +217,14 @@ LIBRARY_CHANGES = 20
 """Changes of files in the folder of a library that its writer makes at least, about."""
 
 TUNED = Path(tuned_functions.__file__)
+MINE = "wisdom.json"
 NEXT_S = 120.0
 """Seconds in which the process after a kill has ended: nothing blocks it."""
 
 
 @dataclass(frozen=True)
 class Programs:
-    """Library builds and tuned functions that are killed at random moments, each in a folder of its own.
+    """Library builds, tuned functions and imports of winners that are killed, each in a folder of its own.
 
     Attributes
     ----------
@@ -304,6 +306,47 @@ class Programs:
         tally.records_compared += sum(before)
         tally.failures += [f"tuned function {at}: {fault}" for fault in found]
         shutil.rmtree(folder)
+
+    def imported(self) -> Path:
+        """Return a folder with winners, a wisdom that had one and a program, and into which they were imported."""
+        folder = self.folder / "imported"
+        folder.mkdir()
+        make_winners(folder)
+        (folder / "before").mkdir()
+        theirs = [entry for entry in Wisdom.load(folder / "triton.json") if isinstance(entry, Entry)]
+        Wisdom(entry.model_copy(update={"driver": "12.0"}) for entry in theirs[:1]).add_to(folder / "before" / MINE)
+        write_program(folder / "before" / MINE, [("library:own", {"n": 1})])
+        shutil.copytree(folder / "before", folder / "mine")
+        assert self._import(folder) == 0
+        return folder
+
+    def kill_import(self, at: int, expected: Path, tally: Tally) -> None:
+        """Kill an import before its n-th change, and import again."""
+        folder = self.folder / f"import-{at}"
+        shutil.copytree(expected / "winners", folder / "winners")
+        shutil.copytree(expected / "before", folder / "mine")
+        before, mine, found = expected / "before" / MINE, folder / "mine" / MINE, []
+        tally.kills += self._import(folder, at) == -signal.SIGKILL
+        if not {*map(repr, Wisdom.load(before))} <= {*map(repr, Wisdom.load(mine))}:
+            found.append("a winner is lost")
+        if read_programs(mine)[-1:] != read_programs(before):
+            found.append("a program is lost")
+        if self._import(folder) != 0:
+            found.append("the next import fails")
+        for file in (MINE, f"{MINE}.calls"):
+            if (mine.parent / file).read_bytes() != (expected / "mine" / file).read_bytes():
+                found.append(f"{file} is not that of an undisturbed import")
+        tally.readings += 2
+        tally.failures += [f"import {at}: {fault}" for fault in found]
+        shutil.rmtree(folder)
+
+    def _import(self, folder: Path, at: int = 0) -> int:
+        environment = importing()
+        if at:
+            environment |= {"LD_PRELOAD": str(self.switch), "KILL_SWITCH_AT": str(at)}
+            environment |= {"KILL_SWITCH_NAME": "/mine/", "KILL_SWITCH_ONCE": str(folder / "killed")}
+        arguments = ["triton", "import", str(folder / "winners"), "--wisdom", str(folder / "mine" / MINE)]
+        return _begun([sys.executable, "-P", "-m", "mltune", *arguments], folder, environment).wait(NEXT_S)
 
     def tuned_s(self) -> float:
         """Return the seconds of a process that calls a tuned function without a kill."""

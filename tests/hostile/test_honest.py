@@ -28,7 +28,7 @@ HONEST = {
     "comparison": {"comparison": "comparison"},
     "cubin cache": {"cubins": "cubins"},
     "wisdom": {"wisdom.json": "wisdom.json"},
-    "winners of Triton": {"triton.json": "triton.json", "winners": "winners"},
+    "winners of Triton": {name: name for name in ("triton.json", "triton.json.calls", "winners")},
     "model": {"model.json": "model.json", "model.npy": "model.npy"},
     "database rows": {"store": "run"},
     "cluster messages": {"message.pickle": "message.pickle"},

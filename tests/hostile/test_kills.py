@@ -144,6 +144,20 @@ def test_a_tuned_function_that_is_killed_at_a_random_moment(switch, tmp_path, co
     assert tally.kills >= 0.6 * counts.tuned_functions
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_an_import_of_winners_that_is_killed_between_any_two_changes(switch, tmp_path, output):
+    """Of what was known nothing is lost, and the next import ends with what one without a kill has."""
+    programs, tally = Programs(tmp_path, switch), Tally()
+    expected, at = programs.imported(), 0
+    while tally.kills == at:  # until one has ended before its last change
+        at += 1
+        programs.kill_import(at, expected, tally)
+    output("imports of winners", asdict(tally))
+    assert tally.failures == []
+    assert tally.kills > 12
+
+
 @pytest.mark.system
 def test_a_compiler_that_is_killed_does_not_blame_its_kernel(tmp_path, counts, output):
     """Builds whose compiler was killed from outside are made again."""

@@ -147,6 +147,31 @@ def test_a_parameter_that_is_named_after_a_changed_one_and_was_alike_is_changed_
     assert other_calls(H=16, B=32, BT=64, T=64) == [{**same, "H": 16, "HQ": 16}]
 
 
+def test_a_program_whose_calls_were_carried_compiles_for_all_kernels_where_no_winner_counts(program, tmp_path):
+    from mltune.known.triton_winners import export_winners, import_winners
+
+    step(program())
+    wisdom, folder = tmp_path / "wisdom.json", tmp_path / "winners"
+    winners, programs = export_winners(wisdom, folder)
+    assert ([*winners.values()], programs) == ([2], 1)
+    for file in (wisdom, file_of(tmp_path)):
+        file.unlink()
+    import_winners(folder, wisdom)
+    library = program()
+    assert [*first_call(library, heads=16).values()] == [["ok"] * 4]
+    step(library, heads=16)
+    assert library.second.best_config.kwargs["BLOCK"] == 128
+
+
+def test_a_kernel_with_more_arguments_than_a_record_may_have_is_left_out(tmp_path):
+    from mltune.known.triton_calls import MOST_ARGUMENTS, described, read_programs, write_program
+
+    most = {f"a{number}": number for number in range(MOST_ARGUMENTS)}
+    assert described({**most, "one_more": 1}) is None
+    write_program(tmp_path / "wisdom.json", [("library:kernel", described(most))])
+    assert read_programs(tmp_path / "wisdom.json") == [[("library:kernel", most)]]
+
+
 def test_what_is_known_is_not_compiled(program):
     library = program()
     step(library)
@@ -192,14 +217,23 @@ def test_a_call_that_was_expected_at_another_size_takes_the_place_of_the_expecte
     [
         "",
         "[" * 100_000,
-        '{"programs": 3}',
-        '{"programs": [[]]}',
-        '{"programs": [["ab", 3]]}',
-        '{"programs": [[["LIBRARY:first", {"n": 4096}], ["os:system", {"command": "touch here"}]]]}',
-        '{"programs": [[["LIBRARY:first", {"n": {"dtype": 3}}], ["LIBRARY:second", {"x": [[1]]}]]]}',
-        '{"programs": [[["LIBRARY:first", {"n": 1}], ["LIBRARY:second", {"H": 1e308, "n": -7, "x": {}}], ["o", {}]]]}',
-        '{"programs": [[["LIBRARY:first", {}], ["LIBRARY:CONFIGS", {}], ["LIBRARY:pruned", {}], [".:.", {}]]]}',
-        '{"programs": [[["LIBRARY:first", {}], ["LIBRARY:endless", {}]]]}',
+        '{"programs": [[["LIBRARY:first", {"n": 4096}]]]}',
+        '{"format": 2, "programs": []}',
+        *(
+            f'{{"format": 1, "programs": {programs}}}'
+            for programs in (
+                "3",
+                "[[]]",
+                '[["ab", 3]]',
+                '[[["LIBRARY:first", {"n": 4096}], ["os:system", {"command": "touch here"}]]]',
+                '[[["LIBRARY:first", {"n": {"dtype": 3}}], ["LIBRARY:second", {"x": [[1]]}]]]',
+                '[[["LIBRARY:first", {"n": 1}], ["LIBRARY:second", {"H": 1e308, "n": -7, "x": {}}], ["o", {}]]]',
+                '[[["LIBRARY:first", {}], ["LIBRARY:CONFIGS", {}], ["LIBRARY:pruned", {}], [".:.", {}]]]',
+                '[[["LIBRARY:first", {}], ["LIBRARY:endless", {}]]]',
+                '[[["LIBRARY:first", {"n": 4096, "H": 8}], ["LIBRARY:second", {"n": NaN, "scale": 1, "H": Infinity}]]]',
+                '[[["LIBRARY:first", {"n": 4096, "H": 8}], ["LIBRARY:second", {"n": 1, "scale": "", "H": "\\ud800"}]]]',
+            )
+        ),
     ],
 )
 def test_a_file_that_anybody_wrote_changes_no_result(program, tmp_path, text):

@@ -292,7 +292,7 @@ class TestCarried:
     def test_an_imported_winner_is_launched_at_once(self, triton, gpu, jit, configs, switched, tmp_path, monkeypatch):
         switched()
         launch(triton.autotune(configs, key=["n"])(jit))
-        assert export_winners(tmp_path / "wisdom.json", tmp_path / "winners") == {"NVIDIA_H200_sm_90_132.json": 1}
+        assert export_winners(tmp_path / "wisdom.json", tmp_path / "winners") == ({"NVIDIA_H200_sm_90_132.json": 1}, 0)
         monkeypatch.setenv("MLTUNE_WISDOM", str(tmp_path / "elsewhere.json"))
         import_winners(tmp_path / "winners", tmp_path / "elsewhere.json")
         gpu.launches.clear()
@@ -302,7 +302,7 @@ class TestCarried:
     def test_the_file_of_a_gpu_can_be_read_in_place(self, triton, gpu, jit, configs, switched, tmp_path, monkeypatch):
         switched()
         launch(triton.autotune(configs, key=["n"])(jit))
-        (name,) = export_winners(tmp_path / "wisdom.json", tmp_path / "winners")
+        (name,), _ = export_winners(tmp_path / "wisdom.json", tmp_path / "winners")
         monkeypatch.setenv("MLTUNE_WISDOM", str(tmp_path / "winners" / name))
         gpu.launches.clear()
         assert launch(triton.autotune(configs, key=["n"])(jit)).best_config.kwargs["BLOCK"] == BEST
@@ -313,7 +313,7 @@ class TestCarried:
     ):
         switched()
         launch(triton.autotune(configs, key=["n"])(jit))
-        (name,) = export_winners(tmp_path / "wisdom.json", tmp_path / "winners")
+        (name,), _ = export_winners(tmp_path / "wisdom.json", tmp_path / "winners")
         file = tmp_path / "winners" / name
         file.write_text(file.read_text().replace(f'"BLOCK": {BEST}', '"BLOCK": 1048576'))
         monkeypatch.setenv("MLTUNE_WISDOM", str(tmp_path / "elsewhere.json"))

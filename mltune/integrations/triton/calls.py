@@ -31,8 +31,8 @@ class Calls:
             return []
         like = [program for program in read_programs(self._wisdom) if kernel in dict(program)]
         like = [program for program in like if program != self._own or program[0][0] == kernel]
-        if len(self._own) < MOST_CALLS and [kernel, call] not in self._own:
-            self._own = [*self._own, [kernel, call]]
+        if len(self._own) < MOST_CALLS and (kernel, call) not in self._own:
+            self._own = [*self._own, (kernel, call)]
             write_program(self._wisdom, self._own)
         own = dict(self._own).keys()
         program = max(like, key=lambda program: (len(own & dict(program).keys()), len(program)), default=[])
