@@ -17,7 +17,7 @@ from mltune.cost.regressors import ExtraTreesModel
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import Columns, Floats, length
+from mltune.kernel.coding import Columns, Floats, columns_of, length
 from mltune.kernel.placed import PlacedKernel
 from mltune.kernel.space import TableSpace, find
 from mltune.problem.problem import Problem, RunnableProblem
@@ -41,14 +41,13 @@ def time_configurations(
 ) -> list[float | None]:
     """Verify and time configurations on a problem; None where one fails, or is not among the recorded ones.
 
-    Those left at `until`, on the clock of :func:`time.perf_counter`, are missing at the end. `tell_reference` is called
+    One may be given several times. Those left at `until`, on the clock of :func:`time.perf_counter`, are missing at the end. `tell_reference` is called
     with the seconds of the reference implementation, where they are known and there is time.
     """
     if not configurations:
         return []
-    space = TableSpace(
-        {name: np.array([configuration[name] for configuration in configurations]) for name in configurations[0]}
-    )
+    distinct = {(*configuration.items(),): configuration for configuration in configurations}
+    space = TableSpace(columns_of(*distinct.values()))
     request = TuneRequest(problem, kernel, target, compilers=compilers)
     with open_session(request, space=space, pool=pool) as session:
         valid = [find(session.placed.space, configuration) >= 0 for configuration in configurations]

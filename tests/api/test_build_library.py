@@ -141,11 +141,11 @@ def build(bundle, tmp_path, idle_workers, monkeypatch):
     monkeypatch.setattr(devices, "find_gpus", lambda: ((H200,), ""))
     monkeypatch.setattr(Builder, "built_at", [])
 
-    def start(sizes=SIZES, out="lib", **library):
+    def start(sizes=SIZES, out="lib", run="run", **library):
         asked = {"operation": "sgemm", "trans": "NN", "kernel": [str(bundle)], "trials": 60, "tuned": 3}
         asked = {name: value for name, value in {**asked, **library}.items() if value is not None}
         spec = {"library": asked, "sizes": {"shapes": list(sizes)}}
-        return mltune.build_library(spec, tmp_path / out, run=tmp_path / "run", progress=None)
+        return mltune.build_library(spec, tmp_path / out, run=tmp_path / run, progress=None)
 
     start.plans = plans
     return start
@@ -397,6 +397,17 @@ def test_the_fastest_by_luck_is_timed_again(build, clock, tmp_path):
     for m in again:
         fastest = sorted(times[f"sgemm NN {m}"].values())[:2]
         assert fastest[1] == pytest.approx(1.02 * fastest[0])
+
+
+def test_finalists_are_measured_three_times(build, monkeypatch):
+    monkeypatch.setattr(building, "_NEARLY", 100.0)
+    builds = []
+    for timings in (1, 3):
+        monkeypatch.setattr(building, "_FINAL_TIMINGS", timings)
+        Builder.built_at.clear()
+        build(most=4, run=f"run{timings}")
+        builds.append(Counter(Builder.built_at))
+    assert {m: (builds[1] - builds[0])[m] for m in SIZES} == {64: 8, 250: 4, 1024: 8, 2001: 4, 4096: 8}
 
 
 def test_what_fails_when_it_is_timed_again_is_never_dispatched_to(build, clock, monkeypatch):
