@@ -41,8 +41,9 @@ def time_configurations(
 ) -> list[float | None]:
     """Verify and time configurations on a problem; None where one fails, or is not among the recorded ones.
 
-    One may be given several times. Those left at `until`, on the clock of :func:`time.perf_counter`, are missing at the end. `tell_reference` is called
-    with the seconds of the reference implementation, where they are known and there is time.
+    One may be given several times. Those left at `until`, on the clock of :func:`time.perf_counter`, are missing at the
+    end. `tell_reference` is called with the seconds of the reference implementation, where they are known and there is
+    time.
     """
     if not configurations:
         return []
