@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from threading import Lock
@@ -17,14 +16,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, NonNegativeFloat, PositiveFloat
 
-from mltune.errors import BundleError, DamagedRunError, DeviceError, RunError
+from mltune.errors import BundleError, DeviceError, RunError
 from mltune.files.atomic import write_file_atomically
-from mltune.files.reading import read_file
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Columns, Floats, columns_of, row
 from mltune.kernel.placed import PlacedKernel
+from mltune.library.candidate import LibraryCandidate, with_own_code
 from mltune.library.content import (
     Configuration,
     Content,
@@ -39,20 +37,16 @@ from mltune.library.dispatcher import expected
 from mltune.library.measured import Chosen, Measured, choose
 from mltune.library.portfolio import MOST_THAT_PAY, choose_portfolio, shares
 from mltune.library.spec import Spec, representatives
+from mltune.library.times import CROSS, coded, read_times
 from mltune.problem.problem import RunnableProblem
 from mltune.records.trial import Build, TrialState
 from mltune.records.versions import __version__
 from mltune.results.run import TuneResult
 
-CROSS = "cross.json"
-"""The file in the directory of the run with the times of candidates at sizes."""
-
 FEW, MANY = 3, 5
 """Candidates from each tuned size: without a limit of time, and the most where the time decides."""
 
-_CROSS_BYTES = 1 << 26
 _MOST_LOOKED_AT = 1000
-_MOST_LAUNCHES = 16
 
 # A size costs as much as 10 timings for each kernel, for operands, reference and opponent, and one for each candidate.
 # What a timing takes is measured; until then, and for the plan, 6 ms, with 70 candidates at a size: an H200 had 5.6.
@@ -85,48 +79,6 @@ class Tune(NamedTuple):
     problem: RunnableProblem
     kernel: Kernel
     run: TuneResult
-
-
-@dataclass(frozen=True, eq=False)
-class LibraryCandidate:
-    """A configuration of a kernel that may be in a library, and the places of the sizes whose tuning found it."""
-
-    kernel: Kernel
-    configuration: Mapping[str, int]
-    found_at: set[int] = field(default_factory=set)
-
-    @cached_property
-    def key(self) -> str:
-        """Its name in the file of times: the kernel with its source, and its parameters."""
-        values = json.dumps(self.kernel.space.labelled(self.configuration), sort_keys=True)
-        return f"{self.kernel.label} {self.kernel.source.sha256} {values}"
-
-    @property
-    def source(self) -> tuple[Path, str, tuple[str, ...]]:
-        """Bundle, preset and varied compiler options: where these differ, configurations cannot be timed together."""
-        return self.kernel.folder, self.kernel.space.preset, self.kernel.compiler.varied
-
-    @property
-    def compiled(self) -> tuple[object, ...]:
-        """What its machine code depends on."""
-        launched = self.kernel.space.launch_parameters
-        return self.source, *((name, value) for name, value in self.configuration.items() if name not in launched)
-
-    def launches(self) -> list[LibraryCandidate]:
-        """Return the candidate with all values of the launch parameters, which have the same machine code."""
-        names, values = self.kernel.space.launch_parameters.keys(), self.kernel.space.launch_parameters.values()
-        combinations = itertools.islice(itertools.product(*values), _MOST_LAUNCHES)
-        return [
-            LibraryCandidate(self.kernel, {**self.configuration, **dict(zip(names, combination, strict=True))})
-            for combination in combinations
-        ]
-
-
-class Times(BaseModel, extra="forbid", allow_inf_nan=False):
-    """The file of times by size and candidate, None for a failure, and the seconds that they took."""
-
-    seconds: NonNegativeFloat = 0.0
-    times: dict[str, dict[str, PositiveFloat | None]] = {}
 
 
 class Foresight(Protocol):
@@ -333,7 +285,7 @@ class Building:
     def _recorded(self, candidates: Sequence[LibraryCandidate]) -> Floats:
         """Return the seconds that an interrupted building had, of shape (n_problems, n_candidates)."""
         recorded = (self._known.times.get(problem.label, {}) for problem in self.problems)
-        return np.array([[_coded(of_size.get(each.key, np.nan)) for each in candidates] for of_size in recorded])
+        return np.array([[coded(of_size.get(each.key, np.nan)) for each in candidates] for of_size in recorded])
 
     @property
     def _kernels(self) -> list[Kernel]:
@@ -361,7 +313,7 @@ class Building:
         foreseen = [candidate for kernel in kernels for candidate in self._foreseen(kernel)]
         promising += [(at, foreseen) for at, _ in ranked]
         launches = [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
-        compiled = [(at, _with_own_code(of_size)) for at, of_size in ranked]
+        compiled = [(at, with_own_code(of_size)) for at, of_size in ranked]
         for rank in range(1, FEW if math.isinf(self.left_s) else MANY):
             promising += [(at, of_size[rank : rank + 1]) for at, of_size in compiled]
             promising += launches if rank == FEW - 1 else []
@@ -577,7 +529,7 @@ class Building:
             timed += of_source[: len(times_s)]
             seconds: dict[int, list[float]] = {}
             for number, time_s in zip(of_source, times_s, strict=False):
-                seconds.setdefault(number, []).append(_coded(time_s))
+                seconds.setdefault(number, []).append(coded(time_s))
             with self._lock:
                 for number, of_candidate in seconds.items():
                     self._note(place, number, fmean(of_candidate))
@@ -644,31 +596,6 @@ class Building:
         )
 
 
-def _with_own_code(candidates: Sequence[LibraryCandidate]) -> list[LibraryCandidate]:
-    """Return the first candidate of each machine code."""
-    first: dict[tuple[object, ...], LibraryCandidate] = {}
-    for candidate in candidates:
-        first.setdefault(candidate.compiled, candidate)
-    return [*first.values()]
-
-
-def read_times(file: Path) -> Times:
-    """Return the times on record; a file of another form is refused."""
-    if not file.is_file():
-        return Times()
-    try:
-        return Times.model_validate_json(read_file(file, _CROSS_BYTES, inside=file.parent))
-    except (OSError, ValueError) as error:
-        raise DamagedRunError(
-            f"{file}, the times by size and candidate, cannot be read; delete it, and they are measured again."
-        ) from error
-
-
 def _ranks(values: Floats) -> NDArray[np.intp]:
     """Return the places of values in the ascending order of their row."""
     return np.argsort(np.argsort(values, axis=1), axis=1)
-
-
-def _coded(time_s: float | None) -> float:
-    """Return the time of a candidate in a table of times: infinite where it failed."""
-    return math.inf if time_s is None else time_s

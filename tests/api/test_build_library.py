@@ -20,8 +20,8 @@ from mltune.errors import BundleError, DamagedRunError, LibraryError, RunError, 
 from mltune.kernel.reader import load_kernel
 from mltune.library import building, dispatcher
 from mltune.library import spec as spec_module
-from mltune.library.building import CROSS
 from mltune.library.folder import read_library
+from mltune.library.times import CROSS, read_times
 from mltune.measure import build as build_module
 from mltune.measure import runner as runner_module
 from mltune.records.directory import PLAN_FILE, PROBLEMS
@@ -366,7 +366,7 @@ def test_what_took_far_longer_than_elsewhere_is_timed_again(build, clock, tmp_pa
     build(MANY[::3], trials=None, time="300s")
     (again,) = [one for one, count in Counter(clock.timed).items() if count > 1]
     assert again[0] == MANY[60]
-    times = building.read_times(tmp_path / "run" / CROSS).times
+    times = read_times(tmp_path / "run" / CROSS).times
     assert max(times[f"sgemm NN {MANY[60]}"].values()) < 0.02, "the undisturbed time counts"
 
 
@@ -393,7 +393,7 @@ def test_the_fastest_by_luck_is_timed_again(build, clock, tmp_path):
     again = {m for (m, *_), count in seen.items() if count == 4}
     assert len(again) == 30
     assert report["dispatched"]["least"] == 1.0
-    times = building.read_times(tmp_path / "run" / CROSS).times
+    times = read_times(tmp_path / "run" / CROSS).times
     for m in again:
         fastest = sorted(times[f"sgemm NN {m}"].values())[:2]
         assert fastest[1] == pytest.approx(1.02 * fastest[0])

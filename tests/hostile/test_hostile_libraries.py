@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from mltune.errors import DamagedRunError, LibraryError
-from mltune.library.building import CROSS, read_times
 from mltune.library.folder import read_library
 from mltune.library.spec import load_spec
+from mltune.library.times import CROSS, read_times
 from tests.hostile.values import change, damaged, to_json, to_toml
 
 SPEC = {
