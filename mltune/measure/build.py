@@ -10,7 +10,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -260,9 +260,14 @@ def _source(kernel: Kernel, options: tuple[str, ...]) -> CudaSource:
     return CudaSource(text, kernel.source.entry, options, headers, kernel.compiler.controls, places_of(kernel, text))
 
 
-def places_of(kernel: Kernel, text: str) -> dict[str, int]:
+def places_of(kernel: Kernel, text: str) -> Mapping[str, int]:
     """Return the places in a text of a kernel where its parameters are defined; the others are at its head."""
-    return macro_places(text, kernel.source.headers, kernel.space.parameters)
+    return _places(text, (*kernel.source.headers.items(),), (*kernel.space.parameters,))
+
+
+@lru_cache(maxsize=16)
+def _places(text: str, headers: tuple[tuple[str, str], ...], names: tuple[str, ...]) -> Mapping[str, int]:
+    return macro_places(text, dict(headers), names)  # a library asks again at each of its sizes
 
 
 def _macro_value(name: str, value: int | float | str) -> int | float | str:
