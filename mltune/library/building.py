@@ -488,7 +488,8 @@ class Building:
         """Return the mean seconds of further timings of candidates, NaN of others and without time."""
         before, self._times = self._times, np.where(selection, np.nan, self._times)
         try:
-            self._add_times(np.flatnonzero(selection.any(axis=1)).tolist(), selection, self._at(1.0), repeats)
+            places = [place for place in self._order() if selection[place].any()]
+            self._add_times(places, selection, self._at(1.0), repeats)
             return np.where(selection, self._times, np.nan)
         finally:
             self._times = before
