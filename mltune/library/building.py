@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -83,9 +83,6 @@ class Tune(NamedTuple):
 
 class Foresight(Protocol):
     """What configurations of a kernel are expected to take at sizes that were not tuned."""
-
-    def proposals(self, problems: Sequence[RunnableProblem]) -> Columns:
-        """Return a table of configurations that may be the fastest at some problem."""
 
     def improved(self, problems: Sequence[RunnableProblem], columns: Columns) -> Columns:
         """Return a table of configurations near given ones that may be the fastest at each problem."""
@@ -271,10 +268,8 @@ class Building:
     def _add_improved(self) -> None:
         """Add what a model that knows times of candidates expects to be faster than these, if it is built in time."""
         known = {candidate.key for candidate in self.candidates}
-        improved = []
-        for kernel in self._kernels:
-            if near := [candidate for candidate in self.candidates if candidate.kernel.label == kernel.label]:
-                improved += [candidate for candidate in self._foreseen(kernel, near) if candidate.key not in known]
+        foreseen = (candidate for kernel in self._kernels for candidate in self._foreseen(kernel, self.candidates))
+        improved = [candidate for candidate in foreseen if candidate.key not in known]
         added = [improved[number] for number in self._built(improved, self._at(_ADDED_UNTIL))]
         for candidate in added:
             candidate.found_at.update(self.spec.tuned)
@@ -310,7 +305,8 @@ class Building:
         of_each = [LibraryCandidate(kernel, kernel.compiler.completed(kernel.space.default)) for kernel in kernels]
         promising += [(at, of_each) for at, _ in ranked]
         promising += [(at, [*itertools.islice(filter(self._is_fallback, of_size), 1)]) for at, of_size in ranked]
-        foreseen = [candidate for kernel in kernels for candidate in self._foreseen(kernel)]
+        fastest = [candidate for _, of_size in ranked for candidate in of_size[:MANY]]
+        foreseen = [candidate for kernel in kernels for candidate in self._foreseen(kernel, fastest)]
         promising += [(at, foreseen) for at, _ in ranked]
         launches = [(at, candidate.launches()) for at, of_size in ranked for candidate in of_size[:1]]
         compiled = [(at, with_own_code(of_size)) for at, of_size in ranked]
@@ -340,20 +336,18 @@ class Building:
         useful = {label: [entry for entry in times if len(entry[2])] for label, times in observations.items()}
         return {label: self.foresee(kernels[label], self.device, times) for label, times in useful.items()}
 
-    def _foreseen(self, kernel: Kernel, near: Sequence[LibraryCandidate] = ()) -> list[LibraryCandidate]:
-        """Return a portfolio by a model of a kernel's times, and then those expected to be the fastest at each size.
+    def _foreseen(self, kernel: Kernel, candidates: Iterable[LibraryCandidate]) -> list[LibraryCandidate]:
+        """Return candidates near those of a kernel that are expected to be faster.
 
-        They are found near some candidates of the kernel; without any, among random configurations.
+        They are a portfolio by the model of its times, and then those expected to be the fastest at each size.
         """
         foresight = self._foresights.get(kernel.label)
-        if foresight is None:
+        near = [candidate.configuration for candidate in candidates if candidate.kernel.label == kernel.label]
+        if foresight is None or not near:
             return []
         places = [*representatives(self.spec.sizes, self.spec.weights, _FORESEEN_AT)]
         problems, weights = [self.problems[place] for place in places], np.array(self.spec.weights)[places]
-        if near:
-            columns = foresight.improved(problems, columns_of(*(candidate.configuration for candidate in near)))
-        else:
-            columns = foresight.proposals(problems)
+        columns = foresight.improved(problems, columns_of(*near))
         times_s = foresight.times_s(problems, columns)
         chosen = choose_portfolio(
             shares(times_s), weights, np.zeros(times_s.shape[1], dtype=np.bool_), most=MOST_THAT_PAY[-1]

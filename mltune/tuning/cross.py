@@ -68,7 +68,6 @@ def time_configurations(
     return times
 
 
-_DRAWN, _DRAWN_AT, _KEPT = 1500, 16, 36  # configurations from the space of each of some sizes, and those kept
 _ROUNDS, _CHANGED, _IMPROVED = 3, 8, 4  # changes of one parameter, of so many at a time; configurations that remain
 
 
@@ -99,15 +98,6 @@ class TimeModel:
             inputs, physical_s = self._inputs(placed, {name: column[runs] for name, column in columns.items()})
             of_problem_s[runs] = physical_s / np.exp(self._model.predict(inputs)[0])
         return times_s
-
-    def proposals(self, problems: Sequence[RunnableProblem]) -> Columns:
-        """Return random configurations that are expected to be among the fastest at some of the problems."""
-        kept = []
-        for number, problem in enumerate(problems[:: max(len(problems) // _DRAWN_AT, 1)]):
-            space = self._placed(problem).space
-            drawn = space.rows(space.sample(_DRAWN, np.random.default_rng(number)))
-            kept.append(self._fastest(problem, drawn, _KEPT))
-        return _joined(kept)
 
     def improved(self, problems: Sequence[RunnableProblem], columns: Columns) -> Columns:
         """Return configurations that are expected to be the fastest at each of the problems, found from given ones.
