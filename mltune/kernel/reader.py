@@ -7,17 +7,18 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from pydantic import ValidationError
 
 from mltune.errors import BundleError, UsageError
 from mltune.files import folders
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
-from mltune.files.reading import check_folder, parse_toml, raising, read_file, reason
+from mltune.files.reading import check_folder, parse_toml, raising, read_file, read_source, reason
 from mltune.files.text import many, no_such, printable
 from mltune.files.validation import problems_of
 from mltune.kernel.bundle import Kernel
@@ -129,24 +130,14 @@ def _refused(path: Path, message: object) -> BundleError:
     return BundleError(f"{printable(path, 300)}: {text}{end} See {folders.page('reference/kernel-toml.md')}.")
 
 
-def _read_bytes(path: Path, limit: int) -> bytes:
+def _read(path: Path, limit: int, read: Callable[[Path, int], Any] = read_source) -> Any:
     """Read a file of a bundle, whose links lead to nothing outside the bundle."""
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent)):
         raise _refused(path, "a file of a bundle must be in its folder, but this is a link that leads out of it")
     try:
-        return read_file(path, limit)
+        return read(path, limit)
     except OSError as error:
         raise _refused(path, f"this file of the bundle cannot be read: {reason(error)}") from error
-
-
-def _read(path: Path, limit: int) -> str:
-    try:
-        text = _read_bytes(path, limit).decode()
-    except UnicodeDecodeError as error:
-        raise _refused(path, f"a file of a bundle must be UTF-8, but this one is not at byte {error.start}") from None
-    if "\0" in text:
-        raise _refused(path, "a file of a bundle must be text, but this one has a zero byte")
-    return text.removeprefix("\ufeff")
 
 
 @functools.lru_cache(maxsize=64)
@@ -176,7 +167,7 @@ def _files(path: Path, document: KernelDocument, source_file: Path | None) -> Bu
     initial = [argument.initial for argument in document.arguments.values()]
     named = [*(value for value in initial if isinstance(value, str)), *document.reference.answer.values()]
     arrays = {name: file for name in named if (file := _array_file(folder, name))}
-    controls = {name: _read_bytes(folder / name, MOST_CONTROLS_BYTES) for name in controls_in(document.compiler)}
+    controls = {name: _read(folder / name, MOST_CONTROLS_BYTES, read_file) for name in controls_in(document.compiler)}
     return BundleFiles(folder, source, _headers(path, document, source or "", texts), arrays, controls)
 
 
