@@ -99,6 +99,14 @@ def read_source(path: Path | str, limit: int, *, inside: Path | None = None) -> 
     return text.removeprefix("\ufeff")
 
 
+def stamp_of(path: Path) -> tuple[int, ...] | None:
+    """Return what tells one content of a file from another; None where there is no file."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return None
+
+
 def reason(error: Exception) -> str:
     """Return why a file or folder cannot be used, in words, for a message that names it."""
     if not isinstance(error, OSError) or error.strerror is None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from mltune.errors import MltuneWarning, WisdomError
 from mltune.files.atomic import write_file_atomically
@@ -20,7 +20,7 @@ from mltune.files.folders import data_folder, page
 from mltune.files.locks import HeldError, locked_file
 from mltune.files.reading import open_regular, parse_json, read_file, reason
 from mltune.files.text import printable
-from mltune.files.validation import problems_of
+from mltune.files.validation import validated
 from mltune.known.entry import Entry, Failure, Outcome
 
 FORMAT = 1
@@ -77,16 +77,13 @@ def file_of_run(option: Path | str, *, replayed: bool) -> Path | None:
 
 def read(path: Path, *, inside: Path | None = None) -> list[Outcome]:
     """Read the entries of a file, behind no link below ``inside``; none where it does not exist."""
-    document: Any = None
     try:
         document = parse_json(read_file(path, MAX_BYTES, inside=inside))
         _check_head(document)
-        entries = _WisdomDocument.model_validate(document).entries
+        entries = validated(_WisdomDocument, document).entries
         return [_entry(raw, number) for number, raw in enumerate(entries)]
     except FileNotFoundError:
         return []
-    except ValidationError as error:
-        raise _refused(path, problems_of(error, document, model=_WisdomDocument)) from None
     except (OSError, ValueError) as error:
         raise _refused(path, reason(error)) from None
 
@@ -104,10 +101,7 @@ def _entry(raw: Any, number: int) -> Outcome:
     if _widest(raw) > _MOST_PARTS:
         raise ValueError(f"an object or a list of entry {number + 1} has more than {_MOST_PARTS} parts")
     model = Failure if isinstance(raw, dict) and "failed" in raw else Entry
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise ValueError(problems_of(error, raw, model=model, within=("entries", number))) from None
+    return validated(model, raw, within=("entries", number))
 
 
 def _widest(value: Any) -> int:
@@ -172,14 +166,6 @@ def locked_key(path: Path, key: str, timeout_s: float) -> Iterator[None]:
         except OSError as error:
             raise _unwritable(path, error) from error
         yield
-
-
-def stamp_of(path: Path) -> tuple[int, ...] | None:
-    """Return what tells one content of a file from another; None where there is no file."""
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-    return None
 
 
 def _lock_of(path: Path) -> Path:
