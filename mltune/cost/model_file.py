@@ -229,7 +229,8 @@ def save_model(model: PretrainedModel, path: Path) -> None:
 def load_card(path: Path) -> Card:
     """Load the card of a model."""
     path = file_of(path, ".json")
-    with raising(ModelError, f"the card of the model, {printable(path, 300)}, cannot be used", OSError, ValueError):
+    card = f"the card of the model, {printable(path, 300)},"
+    with raising(ModelError, f"{card} cannot be read"), raising(ModelError, f"{card} is not JSON of one", ValueError):
         return validated(Card, parse_json(read_file(path, _MOST_CARD_BYTES)))
 
 

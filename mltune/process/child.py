@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass, field
 from multiprocessing.connection import Connection
@@ -137,27 +137,22 @@ class Child:
         if self._process is not None:
             return
         self._is_given_up = False
-        for attempt in range(STARTS):
-            try:
-                return self._start()
-            except (ChildTimeoutError, ChildDiedError, OSError, EOFError) as error:
-                reason = self._end(error)
-                was_killed = isinstance(reason, ChildDiedError) and reason.was_killed
-                if was_killed and not self._is_given_up and attempt < STARTS - 1:
-                    continue
-                raise WorkerError(
-                    f"the worker process {self.target} did not start within {self.start_s:g} s: {reason}"
-                ) from error
+        try:
+            self._repeated(STARTS, self._start)
+        except (OSError, ChildTimeoutError, ChildDiedError) as error:
+            fact = f"the worker process {self.target} did not start within {self.start_s:g} s"
+            raise WorkerError(f"{fact}: {error}") from error
 
     def _start(self) -> None:
-        parent, child = socket.socketpair()
-        with parent, child:
-            started = self._spawned if self.template is None else functools.partial(_Forked, self.template)
-            self._process = started(child.fileno())
-            self._connection = Connection(parent.detach())
-        self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
-        self._connection.send((self.target, self.arguments, self.idle_s))
-        self._receive(self.start_s)
+        with self._exchanging():
+            parent, child = socket.socketpair()
+            with parent, child:
+                started = self._spawned if self.template is None else functools.partial(_Forked, self.template)
+                self._process = started(child.fileno())
+                self._connection = Connection(parent.detach())
+            self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
+            self._connection.send((self.target, self.arguments, self.idle_s))
+            self._receive(self.start_s)
 
     def _spawned(self, descriptor: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603
@@ -186,18 +181,22 @@ class Child:
         get the request while each is killed from outside, which blames no request; a kill by :meth:`interrupt` ends the
         call. A ``descriptor`` of this process follows the request.
         """
+        return self._repeated(attempts, lambda: self._call(request, timeout_s, on_message, descriptor))
+
+    def _repeated(self, attempts: int, exchange: Callable[[], Result]) -> Result:
+        """Repeat an exchange while its process is killed from outside, unless :meth:`interrupt` has done that."""
         for _ in range(attempts - 1):
             try:
-                return self._call(request, timeout_s, on_message, descriptor)
+                return exchange()
             except ChildDiedError as error:
                 if not error.was_killed or self._is_given_up:
                     raise
-        return self._call(request, timeout_s, on_message, descriptor)
+        return exchange()
 
     def _call(self, request: Any, timeout_s: float, on_message: Any, descriptor: int | None) -> Any:
         self.start()
         assert self._connection is not None  # noqa: S101
-        try:
+        with self._exchanging():
             self._connection.send(request)
             if descriptor is not None:
                 send_handle(self._connection, descriptor, None)
@@ -208,19 +207,19 @@ class Child:
                     return answer
                 if on_message is not None:
                     on_message(answer)
+
+    @contextlib.contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """Kill the child after an error; where its connection has ended the error is how it died."""
+        try:
+            yield
         except (OSError, EOFError) as error:
-            raise self._end(error) from error
+            if (status := self.kill(DYING_S)) is None:  # none has started
+                raise
+            raise ChildDiedError(f"the worker process died: {_describe(status)}", status) from error
         except (ChildTimeoutError, ChildDiedError):
             self.kill()
             raise
-
-    def _end(self, error: Exception) -> Exception:
-        """Kill the child, and return the error, or where its connection has ended how it died."""
-        has_ended = isinstance(error, OSError | EOFError)
-        status = self.kill(DYING_S if has_ended else SIGNAL_S)
-        if not has_ended or status is None:
-            return error
-        return ChildDiedError(f"the worker process died: {_describe(status)}", status)
 
     def kill(self, patience_s: float = SIGNAL_S) -> int | None:
         """Kill the child with its process group; return its exit status, or None if it was not running.
