@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import pkgutil
 import resource
 import threading
 import time
@@ -94,10 +95,9 @@ def limit(kind: int, value: int) -> None:
 def bounded(target: str, imports: Sequence[str], memory_bytes: int, cpu_s: float) -> Callable[[tuple[Any, ...]], Any]:
     """Limit this process, and return the function with errors as results: the factory of the child."""
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others reserve a gigabyte before they need it
-    module, _, name = target.partition(":")
     for needed in imports:
         importlib.import_module(needed)
-    function = getattr(importlib.import_module(module), name)
+    function = pkgutil.resolve_name(target)
     taken = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
     limit(resource.RLIMIT_AS, taken + memory_bytes)
     limit(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib
 import math
 import os
 import pkgutil
@@ -293,8 +292,7 @@ def serve(descriptor: int, parent: int) -> None:
     sys.path[:] = connection.recv()
     try:
         target, arguments, idle_s = connection.recv()
-        module, _, name = target.partition(":")
-        function = getattr(importlib.import_module(module), name)(*arguments)
+        function = pkgutil.resolve_name(target)(*arguments)
         connection.send((_ANSWER, None))
         while (request := _next_request(connection, idle_s)) is not None:
             connection.send((_ANSWER, function(request[0])))

@@ -93,12 +93,12 @@ def speed(figures: Mapping[str, Any]) -> str:
     return UNKNOWN if unit is None else f"{unit.text(figures)} {unit.name}"
 
 
-def rating_text(figures: Mapping[str, Any], reference: str | None) -> str:
+def rating_text(figures: Mapping[str, Any], reference: str | None, *, of_limit: bool = True) -> str:
     """Write the speed of a rating, and its shares of the reference and of the limit, as far as they are known."""
     unit, share, of_peak = unit_of(figures), figures.get("share_of_reference"), figures.get("share_of_peak")
     parts = [] if unit is None else [speed(figures)]
     parts += [] if share is None else [f"{percent(share)} of {reference or REFERENCE}"]
-    parts += [] if of_peak is None else [(unit or TFLOPS).of_limit(of_peak)]
+    parts += [] if of_peak is None or not of_limit else [(unit or TFLOPS).of_limit(of_peak)]
     return ", ".join(parts)
 
 
