@@ -211,19 +211,14 @@ class Campaign:
         produced = self.plan, self.scheduler, self.directory, self._report
         interrupted = self.stop()
         if interrupted:
-            self.log.write("interrupted", signal=getattr(self.stop, "signal", None), elapsed_s=self.elapsed_s)
+            self._write("interrupted", signal=getattr(self.stop, "signal", None))
         else:
             write_datasets(*produced)
-        self.log.write(
-            "plan_ended",
-            outcome="interrupted" if interrupted else "ended",
-            trials=self.scheduler.trials,
-            seconds={"elapsed": self.elapsed_s},
-            elapsed_s=self.elapsed_s,
-        )
+        outcome, seconds = "interrupted" if interrupted else "ended", {"elapsed": self.elapsed_s}
+        self._write("plan_ended", outcome=outcome, trials=self.scheduler.trials, seconds=seconds)
         report = write_report(*produced, self._deadline, overwrite=self.settings.overwrite, quick=interrupted)
         if report is not None:
-            self.log.write("report_written", path=str(report.html), elapsed_s=self.elapsed_s)
+            self._write("report_written", path=str(report.html))
         return CampaignResult(self.directory, self.scheduler.standings, interrupted, report, self.scheduler.read)
 
     @property
@@ -248,7 +243,7 @@ class Campaign:
             "pid": os.getpid(),
         }
         if self.scheduler.trials:
-            self.log.write("resumed", trials=self.scheduler.trials, elapsed_s=self.elapsed_s, **facts)
+            self._write("resumed", trials=self.scheduler.trials, **facts)
             for slug, standing in self.scheduler.standings.items():
                 if standing.notice:
                     self._report(f"{slug}: {standing.notice}")
@@ -287,7 +282,7 @@ class Campaign:
         repair = time_slice.reason == "repair"
         if not repair:
             facts = {"slug": task.slug, "problem": task.problem.label, "device": str(request.target)}
-            self.log.write("slice_started", limit=time_slice.limit, elapsed_s=self.elapsed_s, **facts)
+            self._write("slice_started", limit=time_slice.limit, **facts)
         siblings = self.scheduler.siblings(task) if self.settings.siblings else None
         worker.start(time_slice, SliceRequest(request, self.directory, repair, siblings))
 
@@ -302,7 +297,7 @@ class Campaign:
             if standing.stopped and not standing.trials and slug not in self.outdone:
                 self.outdone.add(slug)
                 facts = {"problem": self.plan.task(slug).problem.label, "detail": standing.stopped, "slug": slug}
-                self.log.write("left_out", **facts, elapsed_s=self.elapsed_s)
+                self._write("left_out", **facts)
                 self._report(f"{slug}: left out: {standing.stopped}")
 
     def _compilers(self) -> int | None:
@@ -322,7 +317,7 @@ class Campaign:
         if works:
             event = BACK[worker.missing]
             self.scheduler.forget_failures()
-            self.log.write(event, lost_s=worker.recover(), device=worker.device, elapsed_s=self.elapsed_s)
+            self._write(event, lost_s=worker.recover(), device=worker.device)
 
     def _end_slice(self, worker: DeviceWorker) -> None:
         """Log the end of a time slice that has ended, and react to a failure."""
@@ -331,35 +326,32 @@ class Campaign:
             return
         slug, outcome, detail = time_slice.slug, result.outcome, result.detail
         standing = self.scheduler.end(time_slice, result)
-        where = {"slug": slug, "device": worker.device, "elapsed_s": self.elapsed_s}
+        where = {"slug": slug, "device": worker.device}
         if outcome is Outcome.DONE:
             self._check_recovery(worker, works=True)
         elif outcome is Outcome.INTERRUPTED:  # by another process: the next time slice needs a new worker
             worker.child.kill()
         else:
             if outcome is Outcome.DIED:
-                self.log.write("worker_died", detail=detail, **where)
+                self._write("worker_died", detail=detail, **where)
             elif outcome in BACK and worker.pause(outcome):
-                self.log.write(str(outcome), detail=detail, **where)
+                self._write(str(outcome), detail=detail, **where)
             if not standing.failed:
                 self._report(f"{slug}: {outcome.replace('_', ' ')}: {detail}")
         label = self.plan.task(slug).problem.label
         if time_slice.reason != "repair":
-            self.log.write(
-                "slice_ended",
-                problem=label,
-                trials=standing.trials,
-                best_s=standing.best_s,
-                outcome=str(outcome),
-                detail=detail or standing.stopped,
-                done=self.scheduler.done,
-                **where,
-            )
+            figures = {"trials": standing.trials, "best_s": standing.best_s, "outcome": str(outcome)}
+            facts = {"detail": detail or standing.stopped, "done": self.scheduler.done}
+            self._write("slice_ended", problem=label, **figures, **facts, **where)
         if standing.stopped:
             self._report(f"{slug}: ended by itself: {standing.stopped}")
         if standing.failed:
-            self.log.write("set_aside", problem=label, detail=standing.failed, **where)
+            self._write("set_aside", problem=label, detail=standing.failed, **where)
             self._report(f"{slug}: set aside: {standing.failed}")
+
+    def _write(self, event: str, **facts: Any) -> None:
+        """Write an event, with the seconds of the campaign."""
+        self.log.write(event, **facts, elapsed_s=self.elapsed_s)
 
     def _report(self, message: str | None = None) -> None:
         """Report the progress, and log it once a minute or with a message."""

@@ -13,7 +13,7 @@ from mltune.campaign.schedule import Standing
 from mltune.campaign.scheduler import Scheduler
 from mltune.errors import MltuneError, RunDirectoryError
 from mltune.files.atomic import write_file_atomically
-from mltune.files.reading import parse_json, read_file
+from mltune.files.reading import parse_json, raising, read_file
 from mltune.files.text import many, printable
 from mltune.process.bounded import done_before
 from mltune.records.directory import DATASETS, IDENTITY_FILE, PLAN_FILE, is_begun, runs_in, written_in
@@ -59,14 +59,11 @@ def _identity(plan: Plan) -> dict[str, Any]:
 
 def _stored(path: Path) -> dict[str, Any]:
     """Read the identity on record."""
-    try:
+    advice = f"if {PLAN_FILE} beside it is the plan that began the campaign, delete {path}"
+    law = f"{path}, the problems and the seed of a campaign, cannot be read ({advice})"
+    with raising(RunDirectoryError, law, OSError, ValueError, LookupError, TypeError):
         document = parse_json(read_file(path, MAX_BYTES, inside=path.parent))
         return {"seed": document["seed"], "problems": dict(document["problems"])}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RunDirectoryError(
-            f"{path}, the problems and the seed of a campaign, cannot be read: {error}; if {PLAN_FILE} beside it is "
-            f"the plan that began the campaign, delete {path}."
-        ) from error
 
 
 def _check_same(current: dict[str, Any], earlier: dict[str, Any], directory: Path) -> None:

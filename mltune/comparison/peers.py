@@ -19,6 +19,7 @@ from mltune.comparison.baselines import Projection
 from mltune.comparison.simulation import Simulation
 from mltune.errors import UsageError
 from mltune.files.text import no_such
+from mltune.records.versions import import_package
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,9 @@ class KernelTuner:
             module.tune(space, runner, options)
 
     def _module(self) -> Any:
-        try:
-            with _quiet():
-                from kernel_tuner.interface import strategy_map
-        except ImportError as error:
-            raise UsageError(
-                f"strategy {self.name} needs Kernel Tuner, which cannot be imported ({error}): "
-                "pip install 'mltune-gpu[peers]'."
-            ) from error
+        with _quiet():
+            user = f"strategy {self.name}"
+            strategy_map = import_package("kernel_tuner.interface", user, "mltune-gpu[peers]").strategy_map
         if self.strategy not in strategy_map:
             law = f"They are {', '.join(strategy_map)}"
             raise UsageError(no_such("strategy of Kernel Tuner", self.strategy, strategy_map, law))

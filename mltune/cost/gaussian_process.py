@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -124,39 +124,32 @@ class GaussianProcess:
         shared = self.hyperparameters.covariance(self._X, X)
         explained = solve_triangular(self._factor, shared, lower=True, check_finite=False)
         mean = self._mean + self._deviation * (self._weights @ shared)
-        return Posterior(self.hyperparameters, X, mean, explained, self._deviation)
+        variance = self.hyperparameters.amplitude**2 - np.square(explained).sum(axis=0)
+        return Posterior(self.hyperparameters, self._deviation, X, mean, variance, [explained])
 
 
+@dataclass(eq=False, slots=True)
 class Posterior:
     """The joint posterior distribution of a Gaussian process at a set of points; ``mean`` has the shape (n_points,)."""
 
-    def __init__(
-        self, hyperparameters: Hyperparameters, X: Floats, mean: Floats, explained: Floats, deviation: float
-    ) -> None:
-        self.mean = mean
-        self._hyperparameters = hyperparameters
-        self._X = X
-        self._explained = [explained]
-        self._deviation = deviation
-        self._variance = hyperparameters.amplitude**2 - np.square(explained).sum(axis=0)
+    hyperparameters: Hyperparameters
+    deviation: float
+    X: Floats
+    mean: Floats
+    variance: Floats
+    explained: list[Floats]
 
     @property
     def spread(self) -> Floats:
         """Standard deviation of the targets, without noise: ndarray of shape (n_points,)."""
-        spread: Floats = self._deviation * np.sqrt(np.maximum(self._variance, SMALLEST_VARIANCE))
+        spread: Floats = self.deviation * np.sqrt(np.maximum(self.variance, SMALLEST_VARIANCE))
         return spread
 
     def among(self, positions: NDArray[np.int64]) -> Posterior:
         """Return the posterior at some of the points; the conditions of :meth:`expect` stay."""
-        posterior = Posterior(
-            self._hyperparameters,
-            self._X[positions],
-            self.mean[positions],
-            np.concatenate(self._explained)[:, positions],
-            self._deviation,
-        )
-        posterior._variance = self._variance[positions]
-        return posterior
+        X, mean, variance = (values[positions] for values in (self.X, self.mean, self.variance))
+        explained = [np.concatenate(self.explained)[:, positions]]
+        return replace(self, X=X, mean=mean, variance=variance, explained=explained)
 
     def expect(self, position: int) -> None:
         """Condition on a point with its mean as the target: means stay, and points near it become less uncertain.
@@ -164,13 +157,13 @@ class Posterior:
         A batch can so be chosen before any of it is measured: the kriging believer (Ginsbourger, Le Riche and Carraro,
         2010, "Kriging is well-suited to parallelize optimization").
         """
-        covariance = self._hyperparameters.covariance(self._X[[position]], self._X)[0]
-        for explained in self._explained:
+        covariance = self.hyperparameters.covariance(self.X[[position]], self.X)[0]
+        for explained in self.explained:
             covariance -= explained[:, position] @ explained
-        variance = max(float(self._variance[position]), SMALLEST_VARIANCE)
-        row = covariance / math.sqrt(variance + self._hyperparameters.noise**2)
-        self._explained.append(row[None, :])
-        self._variance = self._variance - row * row
+        variance = max(float(self.variance[position]), SMALLEST_VARIANCE)
+        row = covariance / math.sqrt(variance + self.hyperparameters.noise**2)
+        self.explained.append(row[None, :])
+        self.variance = self.variance - row * row
 
 
 def _deviation(y: Floats) -> float:

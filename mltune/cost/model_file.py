@@ -19,16 +19,16 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
 from mltune.cost.pretrained import LARGEST_RATIO, Member, PretrainedModel, are_near, is_comparable
 from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import ModelError
 from mltune.files import folders
 from mltune.files.atomic import described_file, write_described
-from mltune.files.reading import parse_json, raising, read_file, reason
+from mltune.files.reading import parse_json, raising, read_file
 from mltune.files.text import no_such, printable
-from mltune.files.validation import matching, problems_of
+from mltune.files.validation import matching, validated
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.coding import Floats
 from mltune.problem.problem import Problem
@@ -229,15 +229,9 @@ def save_model(model: PretrainedModel, path: Path) -> None:
 def load_card(path: Path) -> Card:
     """Load the card of a model."""
     path = file_of(path, ".json")
-    try:
-        document = parse_json(read_file(path, _MOST_CARD_BYTES))
-        return Card.model_validate(document)
-    except OSError as error:
-        raise ModelError(f"the card of the model, {printable(path, 300)}, cannot be read: {reason(error)}.") from error
-    except ValidationError as error:
-        raise ModelError(f"{printable(path, 300)}: {problems_of(error, document, model=Card)}.") from error
-    except ValueError as error:
-        raise ModelError(f"the card of the model, {printable(path, 300)}, is not JSON: {error!s:.300}.") from error
+    card = f"the card of the model, {printable(path, 300)},"
+    with raising(ModelError, f"{card} cannot be read"), raising(ModelError, f"{card} is not JSON of one", ValueError):
+        return validated(Card, parse_json(read_file(path, _MOST_CARD_BYTES)))
 
 
 def load_model(path: Path) -> PretrainedModel:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from contextlib import AbstractContextManager, ExitStack, suppress
-from threading import Event, Lock, Thread
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack
+from threading import Lock
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -136,8 +137,8 @@ class Preloading:
     """
 
     def __init__(self, *, fits_models: bool, fits_trees: bool = True) -> None:
-        self._stages = (Event(), Event())[: 1 + fits_trees] if fits_models else ()
-        self._thread = Thread(target=self._import, name="mltune-import")
+        self._stages = (False, True)[: 1 + fits_trees] if fits_models else ()  # whether they have the trees
+        self._importing: list[Future[None]] = []
         self._finished = 0
         self._limits = ExitStack()
 
@@ -148,25 +149,20 @@ class Preloading:
     def __exit__(self, *error: object) -> None:
         self._limits.close()
 
-    def _import(self) -> None:
-        for trees, stage in enumerate(self._stages):
-            with suppress(Exception):  # whoever uses them reports the error
-                preload(trees=bool(trees))
-            stage.set()
-
     def begin(self) -> None:
-        """Start the imports."""
-        if self._stages and self._thread.ident is None:
-            self._thread.start()
+        """Start the imports; whoever uses the modules reports an error."""
+        if not self._importing:
+            thread = ThreadPoolExecutor(1, "mltune-import")
+            self._importing = [thread.submit(preload, trees=trees) for trees in self._stages]
+            thread.shutdown(wait=False)
 
     def finish(self, *, trees: bool = True) -> None:
         """Wait for the imports: two threads that import the same modules may see them half initialised."""
         self.begin()
-        stages = len(self._stages) if trees else min(1, len(self._stages))
-        for stage in range(self._finished, stages):
-            self._stages[stage].wait()
+        for importing in self._importing[self._finished : 1 + trees]:
+            wait([importing])
             self._limits.enter_context(one_thread(fits_models=False))  # of these modules, too
-            self._finished = stage + 1
+            self._finished += 1
 
 
 MOST_LIKELY_FROM = 200

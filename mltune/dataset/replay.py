@@ -10,7 +10,7 @@ from mltune.dataset.dataset import Dataset
 from mltune.dataset.manifest import Manifest
 from mltune.errors import DatasetError
 from mltune.kernel.bundle import Kernel
-from mltune.kernel.coding import code_values, integers_of, labels_of
+from mltune.kernel.coding import code_values, spanned
 from mltune.kernel.compiler_parameters import BUILT_IN
 from mltune.kernel.parts import CompilerSpace, KernelSource, KernelSpace
 from mltune.kernel.reader import is_bundle, load_kernel
@@ -45,7 +45,7 @@ def bare_kernel(manifest: Manifest) -> Kernel:
         problem=manifest.problem.kind,
         source=KernelSource(sha256=manifest.source_hash),
         space=KernelSpace(parameters=parameters, labels=labels),
-        compiler=CompilerSpace(parameters=integers_of(compiler), labels=labels_of(compiler)),
+        compiler=CompilerSpace(**spanned(compiler)),
         precisions=(manifest.problem.precision,) if manifest.problem.precision else (),
     ).recorded_with(manifest.parameters)
 

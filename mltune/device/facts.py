@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from mltune.files.validation import adapter, problems_of
+from mltune.files.validation import validated
 
 Quantity = Literal[
     "fp16_flops",
@@ -171,12 +170,6 @@ class Device:
     @classmethod
     def from_json(cls, document: Any) -> Device:
         """Rebuild a device from :meth:`to_json`; a missing, unknown or impossible fact is named by a ValueError."""
-        from pydantic import ValidationError
-
         if isinstance(document, Mapping) and document.get("compute_capability") == [0, 0]:
             document = {**document, "compute_capability": None}
-        try:
-            device: Device = adapter(Device).validate_json(json.dumps(document))
-        except ValidationError as error:
-            raise ValueError(problems_of(error, document, within=("device",))) from None
-        return device
+        return validated(Device, document, within=("device",), as_json=True)

@@ -91,6 +91,22 @@ def read_text(path: Path | str, limit: int, *, inside: Path | None = None) -> st
         raise RefusedFileError(f"{path} is not text in UTF-8 at byte {error.start}") from None
 
 
+def read_source(path: Path | str, limit: int, *, inside: Path | None = None) -> str:
+    """Read the text of a source (:func:`read_text`) without its byte order mark; one with a zero byte is refused."""
+    text = read_text(path, limit, inside=inside)
+    if "\0" in text:
+        raise RefusedFileError(f"{path} is not text: it has a zero byte")
+    return text.removeprefix("\ufeff")
+
+
+def stamp_of(path: Path) -> tuple[int, ...] | None:
+    """Return what tells one content of a file from another; None where there is no file."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return None
+
+
 def reason(error: Exception) -> str:
     """Return why a file or folder cannot be used, in words, for a message that names it."""
     if not isinstance(error, OSError) or error.strerror is None:

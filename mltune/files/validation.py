@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     Key = tuple[str | int, ...]
 
-Model = TypeVar("Model", bound="BaseModel")
+Kind = TypeVar("Kind")
 
 _MOST_PROBLEMS = 3
 _MOST_EXAMINED = 300  # of a hundred thousand errors
@@ -53,13 +54,16 @@ def adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
-def validated(model: type[Model], document: Any, *, within: Key = ()) -> Model:
-    """Read a document; what is wrong with it is said by one ValueError (:func:`problems_of`)."""
-    from pydantic import ValidationError
+def validated(kind: type[Kind], document: Any, *, within: Key = (), as_json: bool = False) -> Kind:
+    """Read a document, with the rules of JSON where asked; one ValueError says what is wrong (:func:`problems_of`)."""
+    from pydantic import BaseModel, ValidationError
 
+    reader = adapter(kind)  # type: ignore[arg-type]
     try:
-        return model.model_validate(document)
+        read: Kind = reader.validate_json(json.dumps(document)) if as_json else reader.validate_python(document)
+        return read
     except ValidationError as error:
+        model = kind if issubclass(kind, BaseModel) else None
         raise ValueError(problems_of(error, document, model=model, within=within)) from None
 
 

@@ -153,14 +153,10 @@ def code_values(values: Sequence[Any]) -> CodedValues:
     return CodedValues(tuple(values), tuple(range(len(values))), tuple(labels))
 
 
-def integers_of(coded: Mapping[str, CodedValues]) -> dict[str, tuple[int, ...]]:
-    """Return the integers that stand for the values of each parameter."""
-    return {name: values.integers for name, values in coded.items()}
-
-
-def labels_of(coded: Mapping[str, CodedValues]) -> dict[str, tuple[Any, ...]]:
-    """Return the labels of the parameters that have some."""
-    return {name: values.labels for name, values in coded.items() if values.labels is not None}
+def spanned(coded: Mapping[str, CodedValues]) -> dict[str, Any]:
+    """Return the fields of a space: the integers of its ``parameters``, and the ``labels`` of those that have some."""
+    labels = {name: values.labels for name, values in coded.items() if values.labels is not None}
+    return {"parameters": {name: values.integers for name, values in coded.items()}, "labels": labels}
 
 
 def code_ordered(values: Sequence[Any]) -> CodedValues:

@@ -15,7 +15,7 @@ from mltune.errors import BundleError, ExpressionError
 from mltune.files.text import did_you_mean, no_such, printable
 from mltune.kernel.arrays import ArgumentDefinition, ArraysDefinition, ReferenceEntry, Shape3, arithmetic_of
 from mltune.kernel.bundle import DEVICE_VARIABLES, Kernel
-from mltune.kernel.coding import CodedValues, check_macro_name, code_default, code_values, integers_of, labels_of
+from mltune.kernel.coding import CodedValues, check_macro_name, code_default, code_values, spanned
 from mltune.kernel.compiler_parameters import code_compiler_parameters
 from mltune.kernel.evaluation import FUNCTIONS
 from mltune.kernel.expressions import MAX_DEPTH, Expression, Extent, parse
@@ -120,11 +120,7 @@ class _Maker:
                 **table.model_dump(include={"entry", "include", "options", "same_as"}),
             ),
             space=self.space(derived, restrictions),
-            compiler=CompilerSpace(
-                parameters=integers_of(compiler := self.compiler(files)),
-                labels=labels_of(compiler),
-                controls=files.controls,
-            ),
+            compiler=CompilerSpace(**spanned(self.compiler(files)), controls=files.controls),
             launch_rule=LaunchRule(
                 block=self.launch_shape("block", launch.block, names),
                 grid=self.launch_shape("grid", launch.grid, names),
@@ -144,19 +140,18 @@ class _Maker:
         )
 
     def space(self, derived: Mapping[str, Expression], restrictions: Sequence[Restriction]) -> KernelSpace:
-        values, launch_values = integers_of(self.parameters), integers_of(self.launched)
-        labels, compiler = labels_of(self.parameters), self.document.compiler
+        compiled, launched = spanned(self.parameters), spanned(self.launched)["parameters"]
+        labels, compiler = compiled["labels"], self.document.compiler
         return KernelSpace(
-            parameters=values,
-            launch_parameters=launch_values,
-            labels=labels,
+            **compiled,
+            launch_parameters=launched,
             derived=derived,
             restrictions=tuple(restrictions),
             default=self.default(),
             variables=frozenset(self.problem_variables),
             sha256=_hash(
-                list(values.items()),
-                list(launch_values.items()),
+                list(compiled["parameters"].items()),
+                list(launched.items()),
                 *([list(labels.items())] if labels else []),
                 {name: expression.text for name, expression in derived.items()},
                 [restriction.text for restriction in restrictions],

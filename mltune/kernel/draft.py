@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import UsageError
-from mltune.files.reading import raising, read_file, reason
+from mltune.files.reading import raising, read_source
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.cuda_file import Argument, CudaFile, Function, read_cuda
 from mltune.kernel.includes import IncludeFolders, included
@@ -46,7 +46,9 @@ _DTYPES = {
 
 def draft_bundle(path: Path, name: str, entry: str | None = None) -> dict[str, bytes]:
     """Return the files of a new bundle of a name, from a CUDA source with one ``__global__`` function, or `entry`."""
-    text = _read(path)
+    law = f"{printable(path, 300)} is no CUDA source of at most {MAX_DRAFT_BYTES >> 20} MiB, of which a bundle is made"
+    with raising(UsageError, law):
+        text = read_source(path, MAX_DRAFT_BYTES).replace("\r\n", "\n")
     source = read_cuda(text)
     function = _entry(source, path, entry)
     parameters = _parameters(source, function)
@@ -78,19 +80,6 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _texts(item)
-
-
-def _read(path: Path) -> str:
-    law = f"a bundle is made from a CUDA source of at most {MAX_DRAFT_BYTES >> 20} MiB"
-    try:
-        text = read_file(path, MAX_DRAFT_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{printable(path, 300)} is not text: byte {error.start} is not UTF-8; {law}.") from None
-    except OSError as error:
-        raise UsageError(f"{printable(path, 300)} cannot be read: {reason(error)}; {law}.") from error
-    if "\0" in text:
-        raise UsageError(f"{printable(path, 300)} is not text: it has a zero byte; {law}.")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 def _entry(source: CudaFile, path: Path, entry: str | None) -> Function:

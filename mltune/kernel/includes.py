@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from mltune.files.reading import RefusedFileError, read_text, reason
+from mltune.files.reading import RefusedFileError, read_source, reason
 from mltune.files.text import printable
 
 MAX_HEADERS = 3000
@@ -130,17 +130,15 @@ class IncludeFolders:
             return False
         file = self.folders[label] / relative
         try:
-            text = read_text(file, self.most_bytes - sum(map(len, read.values())), inside=self.inside)
+            text = read_source(file, self.most_bytes - sum(map(len, read.values())), inside=self.inside)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             fact = str(error) if isinstance(error, RefusedFileError) else f"{file}: {reason(error)}"
             raise ValueError(f"a header is no readable text: {printable(fact, 400)}") from error
-        if "\0" in text:
-            raise ValueError(f"the header {printable(file, 300)} is not text: it has a zero byte")
         if len(read) == MAX_HEADERS:
             raise ValueError(f"the source includes more than {MAX_HEADERS} headers, directly or not")
-        read[path] = text.removeprefix("\ufeff")
+        read[path] = text
         return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mltune.errors import UsageError
-from mltune.files.reading import read_text, reason
+from mltune.files.reading import raising, read_text
 from mltune.files.text import did_you_mean, printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.compiler_parameters import COMPILER_OPTION, COMPILER_OPTION_LAW
@@ -193,14 +194,10 @@ def _text(source: str | Path) -> str:
     """Return the text of a source, given itself or as the name of a file."""
     if isinstance(source, str) and ("\n" in source or "{" in source):
         return source
-    try:
-        return read_text(Path(source), MAX_SOURCE_BYTES)
-    except TypeError as error:
+    if not isinstance(source, str | os.PathLike):
         raise UsageError(
             f"kernel_source cannot be {printable(repr(source), 200)}: it is CUDA text, a file, a function that returns "
             "text, or a list of these."
-        ) from error
-    except OSError as error:
-        raise UsageError(
-            f"{printable(source, 200)!r} is neither CUDA text nor a readable file: {reason(error)}."
-        ) from error
+        )
+    with raising(UsageError, f"{printable(source, 200)!r} is neither CUDA text nor a readable file"):
+        return read_text(Path(source), MAX_SOURCE_BYTES)

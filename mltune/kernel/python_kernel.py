@@ -28,8 +28,7 @@ from mltune.kernel.coding import (
     check_macro_name,
     code_default,
     code_values,
-    integers_of,
-    labels_of,
+    spanned,
 )
 from mltune.kernel.compiler_parameters import CONTROLS, MOST_CONTROLS_BYTES, code_compiler_parameters, controls_in
 from mltune.kernel.configurations import combinations, plain
@@ -199,8 +198,7 @@ def make_kernel(call: KernelCall, folder: Path | None) -> Kernel:
             generator=generator,
         ),
         space=KernelSpace(
-            parameters=integers_of(coded),
-            labels=labels_of(coded),
+            **spanned(coded),
             restrictions=(
                 *(Restriction(expression, "a restriction of the call") for expression in expressions),
                 *_fits(threads, coded),
@@ -208,7 +206,7 @@ def make_kernel(call: KernelCall, folder: Path | None) -> Kernel:
             default=default,
             sha256=hashlib.sha256(repr((lists, [expression.text for expression in expressions])).encode()).hexdigest(),
         ),
-        compiler=CompilerSpace(parameters=integers_of(varied), labels=labels_of(varied), controls=controls),
+        compiler=CompilerSpace(**spanned(varied), controls=controls),
         launch_rule=rule,
     )
     kernel = with_arguments(_hashed(kernel, rule, rule.problem_size), call, folder)

@@ -7,17 +7,18 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from pydantic import ValidationError
 
 from mltune.errors import BundleError, UsageError
 from mltune.files import folders
 from mltune.files.atomic import replace_folder_atomically, write_file_atomically
-from mltune.files.reading import check_folder, parse_toml, raising, read_file, reason
+from mltune.files.reading import check_folder, parse_toml, raising, read_file, read_source
 from mltune.files.text import many, no_such, printable
 from mltune.files.validation import problems_of
 from mltune.kernel.bundle import Kernel
@@ -124,29 +125,17 @@ def advice_on_source(name: str | Path) -> str:
 
 
 def _refused(path: Path, message: object) -> BundleError:
-    text = printable(message, 600)
+    text = printable(message, 600).removesuffix(".")
     end = "" if text.endswith("?") else "."
     return BundleError(f"{printable(path, 300)}: {text}{end} See {folders.page('reference/kernel-toml.md')}.")
 
 
-def _read_bytes(path: Path, limit: int) -> bytes:
+def _read(path: Path, limit: int, read: Callable[[Path, int], Any] = read_source) -> Any:
     """Read a file of a bundle, whose links lead to nothing outside the bundle."""
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent)):
         raise _refused(path, "a file of a bundle must be in its folder, but this is a link that leads out of it")
-    try:
-        return read_file(path, limit)
-    except OSError as error:
-        raise _refused(path, f"this file of the bundle cannot be read: {reason(error)}") from error
-
-
-def _read(path: Path, limit: int) -> str:
-    try:
-        text = _read_bytes(path, limit).decode()
-    except UnicodeDecodeError as error:
-        raise _refused(path, f"a file of a bundle must be UTF-8, but this one is not at byte {error.start}") from None
-    if "\0" in text:
-        raise _refused(path, "a file of a bundle must be text, but this one has a zero byte")
-    return text.removeprefix("\ufeff")
+    with raising(functools.partial(_refused, path), "this file of the bundle cannot be read"):
+        return read(path, limit)
 
 
 @functools.lru_cache(maxsize=64)
@@ -176,23 +165,20 @@ def _files(path: Path, document: KernelDocument, source_file: Path | None) -> Bu
     initial = [argument.initial for argument in document.arguments.values()]
     named = [*(value for value in initial if isinstance(value, str)), *document.reference.answer.values()]
     arrays = {name: file for name in named if (file := _array_file(folder, name))}
-    controls = {name: _read_bytes(folder / name, MOST_CONTROLS_BYTES) for name in controls_in(document.compiler)}
+    controls = {name: _read(folder / name, MOST_CONTROLS_BYTES, read_file) for name in controls_in(document.compiler)}
     return BundleFiles(folder, source, _headers(path, document, source or "", texts), arrays, controls)
 
 
 def _headers(path: Path, document: KernelDocument, source: str, listed: Mapping[str, str]) -> Headers:
     """Return the headers that are listed, and those that the source includes from folders of the bundle."""
-    table, root = document.kernel, path.parent
-    try:
+    table, root, refused = document.kernel, path.parent, functools.partial(_refused, path)
+    with raising(refused, "kernel.include", ValueError):
         for name in table.include:
-            check_folder(root / name, inside=root)  # lies in the bundle, behind no link
+            with raising(refused, f"kernel.include: {name} is no folder in that of the bundle"):
+                check_folder(root / name, inside=root)  # lies in the bundle, behind no link
         folders = {name: root / name for name in table.include}
         finder = IncludeFolders(table.source or "", folders, root, HEADER_PATH, MAX_SOURCE_BYTES)
         return finder.headers(source, listed)
-    except OSError as error:
-        raise _refused(path, f"kernel.include: {name} is no folder in that of the bundle: {reason(error)}") from error
-    except ValueError as error:
-        raise _refused(path, f"kernel.include: {error}") from error
 
 
 def _array_file(folder: Path, name: str) -> Path | None:

@@ -14,11 +14,12 @@ from typing import Any, Literal, get_args
 from mltune.device.facts import NO_CUDA, Device
 from mltune.errors import WisdomError
 from mltune.files.arguments import checked
+from mltune.files.reading import stamp_of
 from mltune.files.text import many, printable
 from mltune.kernel.bundle import Kernel
 from mltune.kernel.space import SearchSpace, find
 from mltune.known.entry import Entry, Failure, Gpu, Outcome, canonical, choose
-from mltune.known.wisdom_file import default_file, locked, read, stamp_of, write
+from mltune.known.wisdom_file import default_file, locked, read, write
 from mltune.problem.problem import Problem, accepts
 
 MOST_OF_CASE = 3

@@ -20,7 +20,7 @@ from mltune.files.folders import data_folder, page
 from mltune.files.locks import HeldError, locked_file
 from mltune.files.reading import open_regular, parse_json, read_file, reason
 from mltune.files.text import printable
-from mltune.files.validation import Model, validated
+from mltune.files.validation import Kind, validated
 from mltune.known.entry import Entry, Failure, Outcome
 
 FORMAT = 1
@@ -87,7 +87,7 @@ def read(path: Path, *, inside: Path | None = None) -> list[Outcome]:
         return [] if document is None else [_entry(raw, number) for number, raw in enumerate(document.entries)]
 
 
-def read_document(path: Path, model: type[Model], limit: int, *, inside: Path | None = None) -> Model | None:
+def read_document(path: Path, kind: type[Kind], limit: int, *, inside: Path | None = None) -> Kind | None:
     """Read a document of the format that is written here; None where there is no file."""
     try:
         document = parse_json(read_file(path, limit, inside=inside))
@@ -98,7 +98,7 @@ def read_document(path: Path, model: type[Model], limit: int, *, inside: Path | 
             raise ValueError(f"it has {len(document)} keys")
         if isinstance(document.get("format"), int) and document["format"] > FORMAT:
             raise ValueError(f"it is of format {document['format']}, and only {FORMAT} is known here: update mltune")
-    return validated(model, document)
+    return validated(kind, document)
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def refusing(path: Path, kind: str) -> Iterator[None]:
 def _entry(raw: Any, number: int) -> Outcome:
     if _widest(raw) > _MOST_PARTS:
         raise ValueError(f"an object or a list of entry {number + 1} has more than {_MOST_PARTS} parts")
-    model: type[Outcome] = Failure if isinstance(raw, dict) and "failed" in raw else Entry
+    model = Failure if isinstance(raw, dict) and "failed" in raw else Entry
     return validated(model, raw, within=("entries", number))
 
 
@@ -182,14 +182,6 @@ def locked_key(path: Path, key: str, timeout_s: float) -> Iterator[None]:
         except OSError as error:
             raise _unwritable(path, error) from error
         yield
-
-
-def stamp_of(path: Path) -> tuple[int, ...] | None:
-    """Return what tells one content of a file from another; None where there is no file."""
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-    return None
 
 
 def _lock_of(path: Path) -> Path:

@@ -25,7 +25,7 @@ from mltune.measure.compile_pool import CompilePool, Job
 from mltune.measure.compiler import CudaSource, nvrtc_version
 from mltune.measure.cubin_cache import default_cache, source_digest
 from mltune.records.trial import Build
-from mltune.records.versions import __version__
+from mltune.records.versions import __version__, import_package
 
 if TYPE_CHECKING:
     from distributed import Client, Future, Worker
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 GPU, COMPILE = "GPU", "COMPILE"
 """The resources of workers: 1 of a worker with a GPU, the number of compile processes of one that compiles."""
+
+CLUSTER = "mltune-gpu[cluster]"
+"""What a cluster needs besides mltune."""
 
 TIMEOUT_S = 20.0
 """Seconds allowed for connecting."""
@@ -63,13 +66,7 @@ def connect(where: str, *, timeout_s: float = TIMEOUT_S, security: Any = None) -
 
 def import_distributed() -> Any:
     """Return the package distributed; raise a UsageError where it is not installed."""
-    try:
-        import distributed
-    except ImportError:
-        raise UsageError(
-            "a cluster needs Dask's distributed, which is not installed; pip install 'mltune-gpu[cluster]'."
-        ) from None
-    return distributed
+    return import_package("distributed", "a cluster", CLUSTER)
 
 
 def address_of(where: str) -> str:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import pkgutil
 import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
 from mltune.errors import MltuneError
-from mltune.process.child import Child, ChildDiedError, ChildTimeoutError
+from mltune.process.child import Child, ChildDiedError, ChildTimeoutError, Result
 
 _POLL_EVERY_S = 0.1
 
@@ -29,21 +31,24 @@ def done_before(deadline: Callable[[], float], work: Callable[[], None]) -> bool
     (:mod:`mltune.files.atomic`). ``deadline`` returns a time on the clock of :func:`time.monotonic`, which may change
     meanwhile.
     """
-    raised: list[BaseException] = []
+    working = in_thread("mltune-late", work)  # the command looks for this name
+    while not working.done() and time.monotonic() < deadline():
+        wait([working], _POLL_EVERY_S)
+    return working.done() and working.result() is None
 
-    def run() -> None:
+
+def in_thread(name: str, function: Callable[[], Result]) -> Future[Result]:
+    """Call a function in a daemon thread, which does not keep the program from ending."""
+    future: Future[Result] = Future()
+
+    def call() -> None:
         try:
-            work()
+            future.set_result(function())
         except BaseException as error:
-            raised.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, name="mltune-late", daemon=True)  # the command looks for this name
-    thread.start()
-    while thread.is_alive() and time.monotonic() < deadline():
-        thread.join(_POLL_EVERY_S)
-    if raised:
-        raise raised[0]
-    return not thread.is_alive()
+    threading.Thread(target=call, name=name, daemon=True).start()
+    return future
 
 
 MEMORY_BYTES = 1_000_000_000
@@ -90,10 +95,9 @@ def limit(kind: int, value: int) -> None:
 def bounded(target: str, imports: Sequence[str], memory_bytes: int, cpu_s: float) -> Callable[[tuple[Any, ...]], Any]:
     """Limit this process, and return the function with errors as results: the factory of the child."""
     os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others reserve a gigabyte before they need it
-    module, _, name = target.partition(":")
     for needed in imports:
         importlib.import_module(needed)
-    function = getattr(importlib.import_module(module), name)
+    function = pkgutil.resolve_name(target)
     taken = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
     limit(resource.RLIMIT_AS, taken + memory_bytes)
     limit(resource.RLIMIT_CPU, int(time.process_time() + cpu_s) + 1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib
 import math
 import os
 import pkgutil
@@ -22,7 +21,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass, field
 from multiprocessing.connection import Connection
@@ -46,6 +46,9 @@ STARTS = 4
 TEMPLATE_S, POLL_S = 120.0, 0.01
 """Seconds in which a template forks or answers, and between questions for an exit status."""
 
+DYING_S, SIGNAL_S = 1.0, 0.05
+"""Seconds that a child has to die whose connection has ended, and any other one: its own signal is worth reporting."""
+
 _ANSWER, _FAILURE, _MESSAGE = True, False, None
 """The kinds of transmissions from a child: the answer, a failure in place of it, or a message before it."""
 
@@ -60,8 +63,8 @@ serve(int(sys.argv[2]), int(sys.argv[3]))
 """
 
 
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
-"""Signals that a process does not cause by its own fault."""
+_WITHOUT_FAULT = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, 0)
+"""Ends that are no fault of a process: by signals from outside, or of its own accord while it had nothing to do."""
 
 
 def available_cores() -> int:
@@ -78,11 +81,14 @@ class ChildTimeoutError(Exception):
 
 
 class ChildDiedError(Exception):
-    """The child died before it answered; ``was_killed`` by a person, a job scheduler, or the kernel without memory."""
+    """The child died before it answered; ``was_killed`` by a person, a job scheduler, or the kernel without memory.
+
+    One that ended because it was idle counts as killed, too: its next request comes too late.
+    """
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
-        self.was_killed = status is not None and -status in _FROM_OUTSIDE
+        self.was_killed = status is not None and -status in _WITHOUT_FAULT
 
 
 @dataclass(eq=False)
@@ -98,7 +104,8 @@ class Child:
     not only with that thread's process. Its standard output is discarded.
 
     With a ``template``, which runs :func:`make_template`, it is forked from that one: it has its imports and its
-    environment, and dies with it.
+    environment, and dies with it. Without a request for ``idle_s`` seconds, if that is not 0, it ends, unless it has
+    children.
     """
 
     target: str
@@ -107,6 +114,7 @@ class Child:
     start_s: float = 120.0
     environment: Mapping[str, str] = field(default_factory=dict)
     template: ThreadedChild | None = None
+    idle_s: float = 0.0
     has_answered: bool = field(default=False, init=False)  # the process that is running, a request
     _process: subprocess.Popen[bytes] | _Forked | None = field(default=None, init=False)
     _connection: Connection | None = field(default=None, init=False)
@@ -128,29 +136,22 @@ class Child:
         if self._process is not None:
             return
         self._is_given_up = False
-        for attempt in range(STARTS):
-            try:
-                return self._start()
-            except (ChildTimeoutError, ChildDiedError, OSError) as error:
-                status = self.kill()
-                if isinstance(error, OSError) and status is not None:  # the child has closed the connection
-                    error = ChildDiedError(f"the worker process died: {_describe(status)}", status)
-                was_killed = isinstance(error, ChildDiedError) and error.was_killed
-                if was_killed and not self._is_given_up and attempt < STARTS - 1:
-                    continue
-                raise WorkerError(
-                    f"the worker process {self.target} did not start within {self.start_s:g} s: {error}"
-                ) from error
+        try:
+            self._repeated(STARTS, self._start)
+        except (OSError, ChildTimeoutError, ChildDiedError) as error:
+            fact = f"the worker process {self.target} did not start within {self.start_s:g} s"
+            raise WorkerError(f"{fact}: {error}") from error
 
     def _start(self) -> None:
-        parent, child = socket.socketpair()
-        with parent, child:
-            started = self._spawned if self.template is None else functools.partial(_Forked, self.template)
-            self._process = started(child.fileno())
-            self._connection = Connection(parent.detach())
-        self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
-        self._connection.send((self.target, self.arguments))
-        self._receive(self.start_s)
+        with self._exchanging():
+            parent, child = socket.socketpair()
+            with parent, child:
+                started = self._spawned if self.template is None else functools.partial(_Forked, self.template)
+                self._process = started(child.fileno())
+                self._connection = Connection(parent.detach())
+            self._connection.send([entry for entry in sys.path if os.path.isabs(entry)])
+            self._connection.send((self.target, self.arguments, self.idle_s))
+            self._receive(self.start_s)
 
     def _spawned(self, descriptor: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603
@@ -179,18 +180,22 @@ class Child:
         get the request while each is killed from outside, which blames no request; a kill by :meth:`interrupt` ends the
         call. A ``descriptor`` of this process follows the request.
         """
+        return self._repeated(attempts, lambda: self._call(request, timeout_s, on_message, descriptor))
+
+    def _repeated(self, attempts: int, exchange: Callable[[], Result]) -> Result:
+        """Repeat an exchange while its process is killed from outside, unless :meth:`interrupt` has done that."""
         for _ in range(attempts - 1):
             try:
-                return self._call(request, timeout_s, on_message, descriptor)
+                return exchange()
             except ChildDiedError as error:
                 if not error.was_killed or self._is_given_up:
                     raise
-        return self._call(request, timeout_s, on_message, descriptor)
+        return exchange()
 
     def _call(self, request: Any, timeout_s: float, on_message: Any, descriptor: int | None) -> Any:
         self.start()
         assert self._connection is not None  # noqa: S101
-        try:
+        with self._exchanging():
             self._connection.send(request)
             if descriptor is not None:
                 send_handle(self._connection, descriptor, None)
@@ -201,30 +206,36 @@ class Child:
                     return answer
                 if on_message is not None:
                     on_message(answer)
+
+    @contextlib.contextmanager
+    def _exchanging(self) -> Iterator[None]:
+        """Kill the child after an error; where its connection has ended the error is how it died."""
+        try:
+            yield
         except (OSError, EOFError) as error:
-            status = self.kill()
+            if (status := self.kill(DYING_S)) is None:  # none has started
+                raise
             raise ChildDiedError(f"the worker process died: {_describe(status)}", status) from error
         except (ChildTimeoutError, ChildDiedError):
             self.kill()
             raise
 
-    def kill(self) -> int | None:
-        """Kill the child with its process group; return its exit status, or None if it was not running."""
+    def kill(self, patience_s: float = SIGNAL_S) -> int | None:
+        """Kill the child with its process group; return its exit status, or None if it was not running.
+
+        It may be dying of a fatal signal, which is worth reporting, and is waited for meanwhile.
+        """
         process, self._process, self.has_answered = self._process, None, False
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
         if process is None:
             return None
-        status = process.poll()
-        if status is None:
-            # The child may be dying of a fatal signal, which is worth reporting.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = process.wait(0.05)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return process.returncode if status is None else status
+        return process.wait()
 
     def interrupt(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to the child's process group, from another thread than the call; its death ends the call."""
@@ -238,23 +249,14 @@ class Child:
         assert self._connection is not None  # noqa: S101
         if not self._connection.poll(timeout_s):
             raise ChildTimeoutError(f"no answer within {timeout_s:g} s")
-        try:
-            kind, answer = self._connection.recv()
-        except EOFError as error:
-            assert self._process is not None  # noqa: S101
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(1.0)
-            status = self._process.poll()
-            raise ChildDiedError(f"the worker process died: {_describe(status)}", status) from error
+        kind, answer = self._connection.recv()
         if kind is _FAILURE:
             raise ChildDiedError(f"the worker process failed: {answer}")
         return kind, answer
 
 
-def _describe(status: int | None) -> str:
+def _describe(status: int) -> str:
     """Return the end of a process as text."""
-    if status is None:
-        return "no exit status"
     if status < 0:
         with contextlib.suppress(ValueError):
             return f"signal {signal.Signals(-status).name}"
@@ -289,11 +291,10 @@ def serve(descriptor: int, parent: int) -> None:
     connection = _to_parent = Connection(descriptor)
     sys.path[:] = connection.recv()
     try:
-        target, arguments = connection.recv()
-        module, _, name = target.partition(":")
-        function = getattr(importlib.import_module(module), name)(*arguments)
+        target, arguments, idle_s = connection.recv()
+        function = pkgutil.resolve_name(target)(*arguments)
         connection.send((_ANSWER, None))
-        while (request := _next_request(connection)) is not None:
+        while (request := _next_request(connection, idle_s)) is not None:
             connection.send((_ANSWER, function(request[0])))
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
@@ -301,30 +302,35 @@ def serve(descriptor: int, parent: int) -> None:
             connection.send((_FAILURE, f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"))
 
 
-def _next_request(connection: Connection) -> tuple[Any] | None:
+def _next_request(connection: Connection, idle_s: float) -> tuple[Any] | None:
+    """Return a request; None once the parent has closed the connection, or nobody needs this process."""
     try:
+        while idle_s and not connection.poll(idle_s):  # which fails where no file may be opened
+            while os.waitpid(-1, os.WNOHANG)[0]:  # a ChildProcessError where none is left
+                pass
         return (connection.recv(),)
-    except EOFError:
+    except (EOFError, ChildProcessError):
         return None
 
 
 class ThreadedChild:
     """A child and the only thread that may call it: a child dies with the thread that started it."""
 
-    def __init__(self, target: str, arguments: tuple[Any, ...], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, target: str, arguments: tuple[Any, ...], **options: Any) -> None:
         self.target, self.arguments = target, arguments
-        self.child = Child(target, arguments, environment=environment or {})
+        self.child = Child(target, arguments, **options)
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mltune-child")
+        weakref.finalize(self, _end_here, self.child, os.getpid())
 
     def submit(self, request: Any, timeout_s: float, descriptor: int | None = None) -> Future[Any]:
         """Call in the thread; a process that has ended, as one may that is not used, is replaced."""
+        return self.thread.submit(self.child.call, request, timeout_s, attempts=2, descriptor=descriptor)
 
-        def call() -> Any:
-            with contextlib.suppress(ChildDiedError):
-                return self.child.call(request, timeout_s, descriptor=descriptor)
-            return self.child.call(request, timeout_s, descriptor=descriptor)
 
-        return self.thread.submit(call)
+def _end_here(child: Child, process: int) -> None:
+    """Kill a child at the end of the process that started it, not of one that was forked from that one."""
+    if os.getpid() == process:
+        child.kill()
 
 
 class _Forked:
@@ -357,49 +363,36 @@ class _Forked:
         return self._template.submit(pid, TEMPLATE_S, descriptor).result()
 
 
-def make_template(preparation: str, idle_s: float) -> Callable[[int | None], int | None]:
+def make_template(preparation: str) -> Callable[[int | None], int | None]:
     """Call ``"module:function"``; return a function that forks, or returns a status; the factory of a template.
 
-    The process must have no threads. It ends when it has no children and was not asked for so many seconds.
+    The process must have no threads.
     """
     pkgutil.resolve_name(preparation)()
-    children, statuses = set[int](), dict[int, int]()
-
-    def have_children() -> bool:
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                statuses[ended[0]] = os.waitstatus_to_exitcode(ended[1])
-            return True
-        return False
-
-    def end_if_idle(*_: object) -> None:
-        if not have_children():
-            os._exit(0)
-        signal.setitimer(signal.ITIMER_REAL, idle_s)
-
-    def forked() -> int:
-        assert _to_parent is not None  # noqa: S101
-        descriptor, template = recv_handle(_to_parent), os.getpid()
-        if not (pid := os.fork()):
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            os.setsid()
-            _to_parent.close()
-            serve(descriptor, template)
-            os._exit(0)
-        os.close(descriptor)
-        children.add(pid)
-        statuses.pop(pid, None)
-        return pid
 
     def answer(pid: int | None) -> int | None:
-        signal.setitimer(signal.ITIMER_REAL, idle_s)
         if pid is None:
-            return forked()
-        have_children()
-        return statuses.get(pid) if pid in children else -signal.SIGKILL  # of an earlier template, with which it died
+            return _fork()
+        try:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:  # of an earlier template, with which it died
+            return -signal.SIGKILL
+        return os.waitstatus_to_exitcode(status) if ended else None
 
-    signal.signal(signal.SIGALRM, end_if_idle)
     return answer
+
+
+def _fork() -> int:
+    """Fork a process that serves the connection whose end follows the request; return its number."""
+    assert _to_parent is not None  # noqa: S101
+    descriptor, template = recv_handle(_to_parent), os.getpid()
+    if not (pid := os.fork()):
+        os.setsid()
+        _to_parent.close()
+        serve(descriptor, template)
+        os._exit(0)
+    os.close(descriptor)
+    return pid
 
 
 class ChildPool:

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from mltune.files.reading import parse_json, read_text, reason
 from mltune.files.text import printable
 from mltune.records.directory import FILE, POINTER, written_in
 from mltune.records.rows import FailureKind, elsewhere, store_failure
+from mltune.records.versions import import_package
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -181,11 +181,7 @@ def engine(url: str) -> sa.Engine:
 def _engine(url: str, process: int, passwords: tuple[tuple[str, str], ...]) -> sa.Engine:
     import sqlalchemy as sa
 
-    if find_spec("psycopg") is None:
-        raise UsageError(
-            "a run in PostgreSQL needs the package psycopg, but it is not installed; "
-            "install it: pip install 'mltune-gpu[postgres]'."
-        )
+    import_package("psycopg", "a run in PostgreSQL", "mltune-gpu[postgres]")
     return sa.create_engine(
         sa.make_url(url).set(drivername="postgresql+psycopg"),
         isolation_level="REPEATABLE READ",

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from mltune.errors import RunDirectoryError
 from mltune.files.text import printable
-from mltune.files.validation import adapter, problems_of
+from mltune.files.validation import validated
 
 REPLAY = "replay:"
 """Prefix of the setting ``target`` of a run that replays a dataset."""
@@ -69,12 +69,7 @@ class RunHeader:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RunHeader:
         """Rebuild a header from :meth:`to_json`; a field that is missing or of another type raises a ValueError."""
-        from pydantic import ValidationError
-
-        try:
-            header: RunHeader = adapter(RunHeader).validate_json(json.dumps(document))
-        except ValidationError as error:
-            raise ValueError(f"its header: {problems_of(error, document)}") from None
+        header = validated(RunHeader, document, within=("header",), as_json=True)
         values = [value for values_of_parameter in header.parameters.values() for value in values_of_parameter]
         if not all(abs(value) <= LARGEST for value in values) or not 0.0 <= header.created_at < _YEAR_10000:
             raise ValueError("its header holds a number out of range")

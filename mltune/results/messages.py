@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from mltune.files.text import many, printable
-from mltune.results.rating import TFLOPS, speed, unit_of
-from mltune.results.wording import REFERENCE, duration, milliseconds, percent
+from mltune.results.rating import rating_text
+from mltune.results.wording import duration, milliseconds, percent
 
 UNKNOWN = "?"
 """Stands for a field that an event does not have."""
@@ -52,23 +52,11 @@ def message(event: Mapping[str, Any]) -> str:
     """Write an event, of which any field may be missing or of another type, as one line of printable text."""
     name = str(event.get("event"))
     fields = defaultdict(lambda: UNKNOWN, {key: _text(key, value) for key, value in event.items()})
-    fields["rated"] = _rated(event)
+    figures = {key: value for key, value in event.items() if _is_number(value)}
+    fields["rated"] = rating_text(figures, event.get("reference")) or UNKNOWN
     text = MESSAGES[name].format_map(fields) if name in MESSAGES else _unknown_event(event)
     where = fields["slug"] if event.get("slug") else fields["device"] if event.get("device") else ""
     return printable(f"{_clock(event)} {f'{where}: ' if where else ''}{text}")
-
-
-def _rated(event: Mapping[str, Any]) -> str:
-    """Write the rating of a configuration: its speed, and its shares of the reference and of the device's limit."""
-    figures = {key: value for key, value in event.items() if _is_number(value)}
-    unit, parts = unit_of(figures), []
-    if unit is not None:
-        parts.append(speed(figures))
-    if "share_of_reference" in figures:
-        parts.append(f"{percent(figures['share_of_reference'])} of {event.get('reference') or REFERENCE}")
-    if "share_of_peak" in figures:
-        parts.append((unit or TFLOPS).of_limit(figures["share_of_peak"]))
-    return ", ".join(parts) or UNKNOWN
 
 
 def _unknown_event(event: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from mltune.device.facts import Device
 from mltune.device.peaks import has_unit, peak_flops
 from mltune.problem.problem import Problem
 from mltune.records.declaration import Declaration
-from mltune.results.wording import UNKNOWN, gb_per_s, milliseconds, percent, tflops
+from mltune.results.wording import REFERENCE, UNKNOWN, gb_per_s, milliseconds, percent, tflops
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,15 @@ def speed(figures: Mapping[str, Any]) -> str:
     """Write the value of a rating with its unit."""
     unit = unit_of(figures)
     return UNKNOWN if unit is None else f"{unit.text(figures)} {unit.name}"
+
+
+def rating_text(figures: Mapping[str, Any], reference: str | None, *, of_limit: bool = True) -> str:
+    """Write the speed of a rating, and its shares of the reference and of the limit, as far as they are known."""
+    unit, share, of_peak = unit_of(figures), figures.get("share_of_reference"), figures.get("share_of_peak")
+    parts = [] if unit is None else [speed(figures)]
+    parts += [] if share is None else [f"{percent(share)} of {reference or REFERENCE}"]
+    parts += [] if of_peak is None or not of_limit else [(unit or TFLOPS).of_limit(of_peak)]
+    return ", ".join(parts)
 
 
 def units_of(ratings: Iterable[Mapping[str, Any]]) -> list[Unit]:

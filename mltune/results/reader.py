@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from mltune.device.facts import Device
 from mltune.device.peaks import peak_flops
 from mltune.errors import DamagedRunError, MltuneError, RunDirectoryError, RunError
+from mltune.files.reading import stamp_of
 from mltune.files.text import printable
 from mltune.problem.kinds import problem_from_json
 from mltune.problem.problem import STRICTEST
@@ -80,7 +81,7 @@ class RunReader:
 
     def _stamp_now(self) -> tuple[Any, ...]:
         """Return values that change whenever the file of the store does; a database counts as always changed."""
-        files = tuple(_stamp(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
+        files = tuple(stamp_of(self._directory / f"{FILE}{suffix}") for suffix in ("", "-wal"))
         return files if files[0] is not None else (time.monotonic_ns(),)
 
 
@@ -138,15 +139,6 @@ def readable(directory: Path) -> Iterator[None]:
     except _DAMAGED as error:
         text = printable(error, LONGEST_TEXT)
         raise DamagedRunError(f"the store in {directory} does not hold the records of a run: {text}.") from error
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return values that change whenever a file does; None where there is no file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
 
 
 @dataclass(frozen=True, slots=True)

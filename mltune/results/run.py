@@ -23,8 +23,8 @@ from mltune.records.trial import TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.results.funnel import Funnel, SkipAudit, audit_skips, funnel_of
 from mltune.results.leader import Leader, rating_of, result_of
-from mltune.results.rating import Rate, known_flops, rate_of, speed
-from mltune.results.wording import configuration, percent, spaced_duration, states, verification
+from mltune.results.rating import Rate, known_flops, rate_of, rating_text, speed
+from mltune.results.wording import configuration, spaced_duration, states, verification
 
 if TYPE_CHECKING:
     import optuna
@@ -431,12 +431,8 @@ class TuneResult:
         if figures is None:
             facts["best"] = "no trial succeeded"
         else:
-            facts["best"] = speed(figures)
-            if figures["share_of_reference"] is not None:
-                facts["best"] += (
-                    f", {percent(figures['share_of_reference'])} of {self.problem.reference or 'reference'}"
-                )
-            facts["best"] += f", {verification(figures.get('verified', False), self.replayed)}"
+            text = rating_text(figures, self.problem.reference or "reference", of_limit=False)
+            facts["best"] = f"{text}, {verification(figures.get('verified', False), self.replayed)}"
             facts["configuration"] = configuration(self.best_config)
         facts["trials"] = f"{len(self.records)}: {states(self.counts)}"
         facts["time"] = spaced_duration(self.elapsed_s)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mltune.files.text import many
 from mltune.results.progress import CampaignProgress, Progress
-from mltune.results.rating import speed, unit_of
-from mltune.results.wording import REFERENCE, duration, percent, states
+from mltune.results.rating import rating_text, unit_of
+from mltune.results.wording import duration, states
 from mltune.show.table import Column, Table, console, for_notebook, number, rated, write
 
 if TYPE_CHECKING:
@@ -174,17 +174,9 @@ def campaign_line(campaign: CampaignProgress) -> str:
 
 
 def _best(progress: Progress) -> str:
-    where = f"{progress.problem} on {progress.device}"
-    best = progress.best
-    unit = unit_of(best)
-    if unit is None:
-        return f"{where}: nothing found yet"
-    parts = [f"{where}: best {speed(best)}"]
-    if progress.best_share_of_reference is not None:
-        parts.append(f"{percent(progress.best_share_of_reference)} of {progress.reference or REFERENCE}")
-    if progress.best_share_of_peak is not None:
-        parts.append(unit.of_limit(progress.best_share_of_peak))
-    return ", ".join(parts)
+    is_found = unit_of(progress.best) is not None
+    best = f"best {rating_text(progress.best, progress.reference)}" if is_found else "nothing found yet"
+    return f"{progress.problem} on {progress.device}: {best}"
 
 
 def _trials(progress: Progress) -> str:

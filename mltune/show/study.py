@@ -22,6 +22,7 @@ from mltune.errors import DamagedRunError, MltuneError, MltuneWarning, RunDirect
 from mltune.files import owned
 from mltune.files.reading import raising, reason
 from mltune.records.directory import STUDY, is_plan, runs_in
+from mltune.records.versions import import_package
 from mltune.results.reader import RunReader, readable
 
 MOST_TRIALS = 20_000
@@ -135,13 +136,8 @@ def served(studies: Studies, port: int) -> Iterator[str]:
 
     Trials that end meanwhile are added.
     """
-    try:
-        from optuna_dashboard import wsgi
-    except ImportError as error:
-        raise UsageError(
-            "optuna-dashboard is not installed, which the dashboard needs; "
-            f"pip install 'mltune-gpu[dashboard]'. The study was written nevertheless: {studies.path}."
-        ) from error
+    user = f"the dashboard of the study {studies.path}, which is written,"
+    wsgi = import_package("optuna_dashboard", user, "mltune-gpu[dashboard]").wsgi
     try:
         server = make_server(HOST, port, only_local(wsgi(studies.storage)), _ThreadingServer, _QuietHandler)
     except OSError as error:

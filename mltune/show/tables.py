@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mltune.files.text import many, printable
-from mltune.results.rating import MS, speed, unit_of, units_of
+from mltune.results.rating import MS, rating_text, speed, unit_of, units_of
 from mltune.results.wording import (
     REFERENCE,
     REPLAYED,
@@ -249,9 +249,7 @@ def in_one_line(document: JsonObject) -> str:
     if "problems" in document:
         return f"{document['with_winner']} of {many(document['distinct'], 'problem')} with a winner"
     best = document["best"]
-    outcome = "no trial succeeded" if best is None else speed(best)
-    if best is not None and best["share_of_reference"] is not None:
-        outcome += f", {percent(best['share_of_reference'])} of {document['reference'] or REFERENCE}"
+    outcome = "no trial succeeded" if best is None else rating_text(best, document["reference"], of_limit=False)
     return f"{document['label']} on {document['device']['name']}: {outcome}"
 
 

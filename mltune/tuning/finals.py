@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -188,43 +188,109 @@ class _Times:
         return (rank_records(recorded), None) if recorded else ((), None)
 
 
-def declare(
-    session: Session,
-    trials: Trials,
-    *,
-    references: Sequence[Reference] = (),
-    race_s: float = BUDGET_S,
-    until: float = math.inf,
-    stop: Callable[[], bool] = bool,
-) -> Declaration | None:
-    """Declare the winner of a run, whose trials are in the order of appending; None when none succeeded and passed.
+@dataclass(slots=True)
+class Finals:
+    """The finals of a run, whose trials are in the order of appending.
 
     On a GPU the finalists are raced for at most `race_s` seconds, and the winner is verified, and its ties until
     `until` on the clock of :func:`time.perf_counter`. The recorded times decide in replay, where a race would take too
     long (:func:`mltune.measure.timing.how_many_fit`), and once `stop` is true, which is asked between steps of some
-    seconds.
+    seconds. `rejected` are the reasons against trials that failed meanwhile, by their numbers.
     """
-    drifts_of_reference = drifts(references)
-    rejected: dict[int, str] = {}
-    for _ in range(ATTEMPTS):
-        remaining = trials.take(~np.isin(trials.column("number"), list(rejected))) if rejected else trials
-        fastest = list(remaining.fastest(CANDIDATES))
-        suspects = doubtful(trials, drifts_of_reference, fastest[:FINALISTS], rejected)
-        candidates = {record.number: record for record in (*fastest, *suspects)}
-        times = _time(session, candidates, fastest[:FINALISTS], suspects, rejected, race_s, stop)
-        verified = _verify(session, candidates, times, rejected, until, stop)
-        ranked, reference = times.rank(rejected)
-        if ranked:
-            return Declaration(
-                ranked[0].number,
-                ranked,
-                reference,
-                rounds=times.rounds,
-                as_of=len(trials),
-                rejected=rejected,
-                verified=verified,
-            )
-    return None
+
+    session: Session
+    trials: Trials
+    references: Sequence[Reference] = ()
+    race_s: float = BUDGET_S
+    until: float = math.inf
+    stop: Callable[[], bool] = bool
+    rejected: dict[int, str] = field(default_factory=dict, init=False)
+
+    def declare(self) -> Declaration | None:
+        """Declare the winner; None when no trial succeeded and passed."""
+        trials, rejected, drifts_of_reference = self.trials, self.rejected, drifts(self.references)
+        for _ in range(ATTEMPTS):
+            remaining = trials.take(~np.isin(trials.column("number"), list(rejected))) if rejected else trials
+            fastest = list(remaining.fastest(CANDIDATES))
+            suspects = doubtful(trials, drifts_of_reference, fastest[:FINALISTS], rejected)
+            candidates = {record.number: record for record in (*fastest, *suspects)}
+            times = self._time(candidates, fastest[:FINALISTS], suspects)
+            verified = self._verify(candidates, times)
+            ranked, reference = times.rank(rejected)
+            if ranked:
+                winner = ranked[0].number
+                return Declaration(winner, ranked, reference, times.rounds, len(trials), rejected, verified)
+        return None
+
+    def _time(
+        self, candidates: Mapping[int, TrialRecord], fastest: Sequence[TrialRecord], suspects: Iterable[TrialRecord]
+    ) -> _Times:
+        """Race the best of a heat, or without time for it the fastest and the doubtful; or return what is on record."""
+        gpu, finalists = self.session.gpu, [*fastest, *suspects]
+        counted = fastest or finalists
+        recorded = {record.number: record.measurement for record in counted if record.measurement is not None}
+        on_record = _Times({}, recorded)
+        if gpu is None:
+            return on_record
+        heat_s = HEAT * self.race_s if self._fits_a_heat(candidates.values()) else 0.0
+        entries = self._built(candidates.values() if heat_s else finalists)
+        if entries is None:
+            return on_record
+        if heat_s:
+            entries = _best_of_heat(gpu, entries, finalists, heat_s)
+            if self.stop():
+                return on_record
+        fit = how_many_fit(_medians(record for record, _ in entries), self.race_s - heat_s)
+        if fit < min(2, len(entries)) or not entries:
+            return on_record
+        result = gpu.race([(record.configuration, build) for record, build in entries[:fit]], self.race_s - heat_s)
+        if result.rounds < 2:
+            return on_record
+        columns = zip(*result.samples_s, strict=True)
+        raced_s = {record.number: times_s for (record, _), times_s in zip(entries, columns, strict=False)}
+        return _Times(raced_s | ({REFERENCE: result.reference_s} if result.reference_s else {}), recorded)
+
+    def _fits_a_heat(self, candidates: Collection[TrialRecord]) -> bool:
+        """Return whether all candidates can be run in turns in the time of a heat, each with its workspace."""
+        if len(candidates) <= FINALISTS or how_many_fit(_medians(candidates), HEAT * self.race_s) < len(candidates):
+            return False
+        placed = self.session.placed
+        launches = [placed.launch(record.configuration) for record in candidates]
+        return sum(launch.workspace_bytes or 0 for launch in launches) <= MEMORY * placed.device.memory_bytes
+
+    def _built(self, records: Iterable[TrialRecord]) -> list[Entry] | None:
+        """Return trials with their builds, the fastest first; None where it was stopped. Others are rejected."""
+        if self.stop():
+            return None
+        entries: list[Entry] = []
+        ordered = sorted(records, key=lambda record: (record.median_s or 0.0, record.number))
+        builds = [self.session.builder.submit(record.configuration) for record in ordered]
+        for record, future in zip(ordered, builds, strict=True):
+            if self.stop():
+                return None
+            build = future.result()
+            if build.state is TrialState.OK:
+                entries.append((record, build))
+            else:
+                self.rejected[record.number] = f"cannot be built again: {build.state} {build.detail}"
+        return entries
+
+    def _verify(self, records: Mapping[int, TrialRecord], times: _Times) -> bool:
+        """Verify the winner, and ties while there is time, unless replayed; return whether the winner passed."""
+        if self.session.gpu is None:
+            return False
+        passed: set[int] = set()
+        while True:
+            ranked, _ = times.rank(self.rejected)
+            due = [finalist.number for finalist in ranked if finalist.is_equal and finalist.number not in passed]
+            settled = bool(ranked) and ranked[0].number in passed
+            if not due or self.stop() or (settled and time.perf_counter() >= self.until):
+                return settled
+            failure = self.session.verify(records[due[0]])
+            if failure:
+                self.rejected[due[0]] = failure
+            else:
+                passed.add(due[0])
 
 
 def doubtful(
@@ -246,48 +312,6 @@ def doubtful(
     return trials.take(rows[order[:DOUBTFUL]])
 
 
-def _time(
-    session: Session,
-    candidates: Mapping[int, TrialRecord],
-    fastest: Sequence[TrialRecord],
-    suspects: Iterable[TrialRecord],
-    rejected: dict[int, str],
-    race_s: float,
-    stop: Callable[[], bool],
-) -> _Times:
-    """Race the best of a heat, or without time for it the fastest and the doubtful; or return what is on record."""
-    finalists = [*fastest, *suspects]
-    counted = fastest or finalists
-    recorded = _Times({}, {record.number: record.measurement for record in counted if record.measurement is not None})
-    if session.gpu is None:
-        return recorded
-    heat_s = HEAT * race_s if _fits_a_heat(session, candidates.values(), HEAT * race_s) else 0.0
-    entries = _built(session, candidates.values() if heat_s else finalists, rejected, stop)
-    if entries is None:
-        return recorded
-    if heat_s:
-        entries = _best_of_heat(session.gpu, entries, finalists, heat_s)
-        if stop():
-            return recorded
-    fit = how_many_fit(_medians(record for record, _ in entries), race_s - heat_s)
-    if fit < min(2, len(entries)) or not entries:
-        return recorded
-    result = session.gpu.race([(record.configuration, build) for record, build in entries[:fit]], race_s - heat_s)
-    if result.rounds < 2:
-        return recorded
-    columns = zip(*result.samples_s, strict=True)
-    raced_s = {record.number: times_s for (record, _), times_s in zip(entries, columns, strict=False)}
-    return _Times(raced_s | ({REFERENCE: result.reference_s} if result.reference_s else {}), recorded.recorded)
-
-
-def _fits_a_heat(session: Session, candidates: Collection[TrialRecord], heat_s: float) -> bool:
-    """Return whether all candidates can be run in turns in the time of a heat, each with its workspace."""
-    if len(candidates) <= FINALISTS or how_many_fit(_medians(candidates), heat_s) < len(candidates):
-        return False
-    launches = [session.placed.launch(record.configuration) for record in candidates]
-    return sum(launch.workspace_bytes or 0 for launch in launches) <= MEMORY * session.placed.device.memory_bytes
-
-
 def _best_of_heat(
     gpu: GpuRunner, entries: Sequence[Entry], finalists: Sequence[TrialRecord], heat_s: float
 ) -> list[Entry]:
@@ -302,48 +326,3 @@ def _best_of_heat(
 
 def _medians(records: Iterable[TrialRecord]) -> list[float]:
     return sorted(record.median_s or 0.0 for record in records)
-
-
-def _built(
-    session: Session, records: Iterable[TrialRecord], rejected: dict[int, str], stop: Callable[[], bool]
-) -> list[Entry] | None:
-    """Return trials with their builds, the fastest first; None where it was stopped. Others are rejected."""
-    if stop():
-        return None
-    entries: list[Entry] = []
-    ordered = sorted(records, key=lambda record: (record.median_s or 0.0, record.number))
-    builds = [session.builder.submit(record.configuration) for record in ordered]
-    for record, future in zip(ordered, builds, strict=True):
-        if stop():
-            return None
-        build = future.result()
-        if build.state is TrialState.OK:
-            entries.append((record, build))
-        else:
-            rejected[record.number] = f"cannot be built again: {build.state} {build.detail}"
-    return entries
-
-
-def _verify(
-    session: Session,
-    records: Mapping[int, TrialRecord],
-    times: _Times,
-    rejected: dict[int, str],
-    until: float,
-    stop: Callable[[], bool],
-) -> bool:
-    """Verify the winner, and ties while there is time, unless replayed; return whether the winner passed."""
-    if session.gpu is None:
-        return False
-    passed: set[int] = set()
-    while True:
-        ranked, _ = times.rank(rejected)
-        due = [finalist.number for finalist in ranked if finalist.is_equal and finalist.number not in passed]
-        settled = bool(ranked) and ranked[0].number in passed
-        if not due or stop() or (settled and time.perf_counter() >= until):
-            return settled
-        failure = session.verify(records[due[0]])
-        if failure:
-            rejected[due[0]] = failure
-        else:
-            passed.add(due[0])

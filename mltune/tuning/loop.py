@@ -14,7 +14,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -113,11 +113,11 @@ class Loop:
     store: Store
     planner: Planner
     observer: Observer
-    trials: InitVar[Trials]
+    trials: Trials
     _: KW_ONLY
-    earlier: InitVar[Trials | None] = None
-    decide: InitVar[Decide | None] = None
-    check: InitVar[Callable[[Measurement], Measurement] | None] = None
+    earlier: Trials | None = None
+    decide: Decide | None = None
+    check: Callable[[Measurement], Measurement] | None = None
     stop: Callable[[], bool] = bool
     meanwhile: Callable[[], object] = bool
     time_s: float | None = None
@@ -126,19 +126,14 @@ class Loop:
     _todo: deque[Candidate] = field(default_factory=deque, init=False)
     measured: int = field(default=0, init=False)
 
-    def __post_init__(
-        self,
-        trials: Trials,
-        earlier: Trials | None,
-        decide: Decide | None,
-        check: Callable[[Measurement], Measurement] | None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        trials = self.trials
         self.ended = len(trials)
         self.seconds = seconds_so_far(self.store, trials, self.session.begun)
-        self._left = {record.number: record for record in earlier or ()}
-        gate = None if decide is None else partial(self._decide, decide)
+        self._left = {record.number: record for record in self.earlier or ()}
+        gate = None if self.decide is None else partial(self._decide, self.decide)
         stages = self.session.builder, self.session.runner, gate
-        self._pipeline = Pipeline(*stages, seconds=self.seconds, check=check, identify=self._identify)
+        self._pipeline = Pipeline(*stages, seconds=self.seconds, check=self.check, identify=self._identify)
         self._pipeline.best_s = min(trials.column("median_s")[trials.timed].tolist(), default=None)
         compilers = None if math.isinf(self.session.compilers) else self.session.compilers
         self.store.set_fact("stages", {"valid": str(self.session.placed.space.count), "compilers": compilers})

@@ -39,7 +39,7 @@ from mltune.results.progress import Observer, Report
 from mltune.results.reader import RunReader
 from mltune.results.run import TuneResult
 from mltune.tuning.bound import enough_share
-from mltune.tuning.finals import declare
+from mltune.tuning.finals import Finals
 from mltune.tuning.loop import Loop, RunEventLog
 from mltune.tuning.session import Session, open_session, run_header
 from mltune.tuning.wisdom import Siblings, add_outcomes, earlier_sweeps, known_configurations, sibling_model
@@ -353,13 +353,11 @@ class Tuner:
         elapsed_s, time_s = loop.seconds.elapsed, self.request.time_s
         left_s = math.inf if time_s is None else time_s - elapsed_s
         race_s, until = race_within(left_s, elapsed_s), time.perf_counter() + left_s
-        finals = partial(
-            declare, self.session, self._reader.ended, references=run.references, race_s=race_s, until=until
-        )
+        finals = partial(Finals, self.session, self._reader.ended, run.references, race_s, until)
         try:
-            outcome = finals(stop=stop)
+            outcome = finals(stop=stop).declare()
         except DeviceLostError:  # until the next attempt the recorded times decide
-            self._note_declared(loop, finals(stop=lambda: True))
+            self._note_declared(loop, finals(stop=lambda: True).declare())
             raise
         if outcome is not None and outcome.verified and not stop():
             self._write_winner(self.store.directory / WINNER, outcome)

@@ -14,7 +14,7 @@ from mltune.problem.gemm import parse_problem
 from mltune.process.child import Child
 from mltune.records.trial import Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
-from mltune.tuning.finals import declare
+from mltune.tuning.finals import Finals
 from mltune.tuning.session import Session
 
 pytestmark = pytest.mark.gpu
@@ -170,7 +170,7 @@ def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, devic
     )
     trials = Trials.from_records(records, space.names)
     started = time.perf_counter()
-    found = declare(session, trials)
+    found = Finals(session, trials).declare()
 
     assert time.perf_counter() - started < 20
     assert found.number == 1, found
@@ -179,7 +179,7 @@ def test_who_wins_the_finals_is_right_and_fastest(hostile, hostile_kernel, devic
     assert found.ties == (), found
     assert next(one for one in found.finalists if one.number == 0).ratio_low > 2, found
     assert found.reference.ratio_low < found.reference.ratio < found.reference.ratio_high, found
-    assert declare(session, trials, stop=lambda: True).rounds == 0
+    assert Finals(session, trials, stop=lambda: True).declare().rounds == 0
 
 
 def test_a_gpu_whose_memory_others_took_is_lost_until_they_leave(hostile_kernel, hostile, device, monkeypatch):

@@ -236,12 +236,38 @@ def test_child_dies_with_its_parent(tmp_path):
     assert gone
 
 
+AT_EXIT = f"""
+import atexit, os
+from mltune.process.child import Child, ThreadedChild
+
+template = ThreadedChild("mltune.process.child:make_template", ("{DEEDS}:prepare",), idle_s=60.0)
+child = Child("{TARGET}", template=template)
+pids = [child.call(("pid",), 60), template.child.pid]
+if not (forked := os.fork()):
+    atexit._run_exitfuncs()
+    os._exit(0)
+os.waitpid(forked, 0)
+assert [child.call(("pid",), 60), template.child.pid] == pids  # the forked one has ended none
+print(*pids)
+"""
+
+
+def test_a_program_waits_for_its_children_at_its_end():
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-W", "ignore::DeprecationWarning", "-c", AT_EXIT],  # of forks with threads
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")  # no ResourceWarning
+    assert not any(map(is_alive, map(int, done.stdout.split())))
+
+
 class TestForkedFromATemplate:
     """Children that a prepared process forks."""
 
     @pytest.fixture
     def template(self):
-        made = ThreadedChild("mltune.process.child:make_template", (f"{DEEDS}:prepare", 60.0))
+        made = ThreadedChild("mltune.process.child:make_template", (f"{DEEDS}:prepare",), idle_s=60.0)
         yield made
         made.thread.submit(made.child.kill).result()
         made.thread.shutdown()
@@ -282,7 +308,7 @@ class TestForkedFromATemplate:
         assert forked[0].pid != pid
 
     def test_a_template_that_is_not_used_ends_after_its_children(self):
-        template = ThreadedChild("mltune.process.child:make_template", (f"{DEEDS}:prepare", 0.3))
+        template = ThreadedChild("mltune.process.child:make_template", (f"{DEEDS}:prepare",), idle_s=0.3)
         child = Child(TARGET, template=template)
         assert child.call(("greet", "you"), 60) == "hello you"
         pid = template.child.pid

@@ -418,8 +418,8 @@ def test_a_text_that_is_too_long_is_not_fetched(database_url, tmp_path, monkeypa
 
 def test_without_its_driver_a_database_is_refused(tmp_path):
     script = (
-        "from mltune.records import database\n"
-        "database.find_spec = lambda name: None\n"
+        "import sys\n"
+        "sys.modules['psycopg'] = None\n"
         "from mltune.records.database_runs import list_runs\n"
         "list_runs('postgresql://host/name')"
     )

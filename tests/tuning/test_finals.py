@@ -17,7 +17,7 @@ from mltune.records.trial import Measurement, TrialRecord, TrialState
 from mltune.records.trials import Trials
 from mltune.resolve.device import parse_device
 from mltune.resolve.request import TuneRequest
-from mltune.tuning.finals import CANDIDATES, FINALISTS, declare, doubtful
+from mltune.tuning.finals import CANDIDATES, FINALISTS, Finals, doubtful
 from mltune.tuning.session import Session, open_session
 
 
@@ -26,7 +26,7 @@ def columns(records):
 
 
 def declared(session, records, **options):
-    return declare(session, columns(records), **options)
+    return Finals(session, columns(records), **options).declare()
 
 
 def trial(number, time_s, state=TrialState.OK, samples=3):

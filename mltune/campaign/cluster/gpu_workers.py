@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from mltune.device.facts import Device
 from mltune.errors import MltuneWarning, UsageError, WorkerError
 from mltune.files.text import printable
-from mltune.measure.compile_farm import GPU, connect, import_distributed, versions, workers_with
+from mltune.measure.compile_farm import CLUSTER, GPU, connect, import_distributed, versions, workers_with
 from mltune.process.child import SAFE_PATH, Child
+from mltune.records.versions import import_package
 from mltune.resolve.device import find_gpus
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ def named_cluster(where: str, gpus: int) -> Iterator[Cluster]:
     from dask import config
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    security = _own_certificate(distributed)
+    import_package("cryptography", "the cluster local", CLUSTER)
+    security = distributed.Security.temporary()  # a certificate and its key, in memory: other users cannot connect
     options = {"host": "tls://127.0.0.1", "port": 0, "security": security, **_NO_PAGES}
     names = {f"gpu-{index}": index if gpus else None for index in range(gpus or 1)}
     workers = {name: _worker(distributed, name, gpu, security) for name, gpu in names.items()}
@@ -159,16 +161,6 @@ def named_cluster(where: str, gpus: int) -> Iterator[Cluster]:
         contextlib.closing(Cluster(cluster.scheduler_address, security)) as connected,
     ):
         yield connected
-
-
-def _own_certificate(distributed: Any) -> Any:
-    """Return a certificate and its key, in memory for one cluster: other users cannot connect."""
-    try:
-        return distributed.Security.temporary()
-    except ImportError:
-        raise UsageError(
-            "the cluster local needs cryptography, which is not installed; pip install 'mltune-gpu[cluster]'."
-        ) from None
 
 
 @contextlib.contextmanager

@@ -10,10 +10,10 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future as LocalFuture
 from concurrent.futures import TimeoutError as LocalTimeoutError
 from concurrent.futures import wait
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mltune.campaign.cluster.gpu_workers import Cluster
@@ -35,6 +35,7 @@ from mltune.files.validation import adapter
 from mltune.known.wisdom import Wisdom
 from mltune.known.wisdom_file import file_of_run
 from mltune.measure.compile_farm import GPU
+from mltune.process.bounded import in_thread
 from mltune.process.child import ChildDiedError, ChildTimeoutError
 from mltune.records.directory import is_begun
 from mltune.records.events import EventLog
@@ -121,7 +122,8 @@ class RemoteProcess:
         if self._key:
             with contextlib.suppress(Exception):
                 client = self._cluster.client()
-                _in_thread(client.run, send_signal, self._key, number, workers=[self._address])
+                sending = partial(client.run, send_signal, self._key, number, workers=[self._address])
+                in_thread("mltune-cluster", sending)
 
     def kill(self) -> None:
         """Tell the scheduler to cancel the task, which then ends by itself."""
@@ -165,7 +167,8 @@ class RemoteProcess:
 
     def _ask(self, client: Client, received: int, timeout_s: float) -> list[Update] | None:
         """Return the messages after the first ``received``; None where the task does not run."""
-        answers = _in_thread(client.run, take, self._key, received, workers=[self._address], on_error="return")
+        asking = partial(client.run, take, self._key, received, workers=[self._address], on_error="return")
+        answers = in_thread("mltune-cluster", asking)
         deadline = time.monotonic() + timeout_s
         while not answers.done() and time.monotonic() < deadline:
             wait([answers], timeout=POLL_S)
@@ -263,17 +266,3 @@ class _Receiver:
 def _checked(kind: type[Checked], message: Any) -> Checked:
     """Return a message if its fields have the types of its kind; else raise an exception."""
     return adapter(kind).validate_python(asdict(message))  # type: ignore[arg-type, no-any-return]
-
-
-def _in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> LocalFuture[Any]:
-    """Call a function in a daemon thread, which does not keep the program from ending."""
-    future: LocalFuture[Any] = LocalFuture()
-
-    def call() -> None:
-        try:
-            future.set_result(function(*arguments, **options))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=call, name="mltune-cluster", daemon=True).start()
-    return future

@@ -16,7 +16,6 @@ import pkgutil
 import queue
 import re
 import resource
-import signal
 import subprocess
 import tempfile
 import threading
@@ -205,31 +204,21 @@ def prepare() -> None:
     cache.triton_key = key
 
 
-def make_compiler(memory_bytes: int, idle_s: float) -> Callable[[tuple[str, bytes]], Compiled]:
-    """Limit this process, and return a function that compiles a job into Triton's cache; the factory of the child.
-
-    A job comes with the hash of Triton, so that not every process computes it.
-    """
+def make_compiler(memory_bytes: int) -> Callable[[tuple[str, bytes]], Compiled]:
+    """Limit this process, and return :func:`compile_job`; the factory of the child."""
     os.nice(POLITE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit(resource.RLIMIT_DATA, memory_bytes)
-
-    def compile_one(job: tuple[str, bytes]) -> Compiled:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        try:
-            return _compiled(*job)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, idle_s)  # the alarm ends the process
-
-    return compile_one
+    return compile_job
 
 
-def _compiled(key: str, job: bytes) -> Compiled:
+def compile_job(request: tuple[str, bytes]) -> Compiled:
+    """Compile a job into Triton's cache; it comes with the hash of Triton, so that not every process computes it."""
     import triton
     from triton import knobs
     from triton.runtime import cache
 
-    began, state = time.monotonic(), "unknown"
+    began, state, (key, job) = time.monotonic(), "unknown", request
     if key:
         cache.triton_key = lambda: key
     try:
@@ -267,8 +256,9 @@ class Compilers:
         from mltune.integrations.triton.predictor import Predictor  # NumPy is not for the processes that compile
 
         self.count = count
-        self._template = ThreadedChild("mltune.process.child:make_template", (f"{__name__}:prepare", IDLE_S), _ALONE)
-        self._children: dict[int, tuple[Child, float]] = {}  # by the threads that use them, and when last used
+        template, preparation = "mltune.process.child:make_template", f"{__name__}:prepare"
+        self._template = ThreadedChild(template, (preparation,), environment=_ALONE, idle_s=IDLE_S)
+        self._children: dict[int, Child] = {}  # by the threads that use them
         self._running: dict[Future[Compiled], Child] = {}
         self._stopping = threading.Lock()
         self._killers: set[bytes] = set()
@@ -306,12 +296,8 @@ class Compilers:
         if job in self._killers:
             return Compiled("killed", "it was killed before")
         key = self._key.result() if job else ""  # before a process is asked: hashing takes a while
-        thread, now = threading.get_ident(), time.monotonic()
-        arguments = f"{__name__}:make_compiler", (MEMORY_BYTES, IDLE_S)
-        child, used = self._children.get(thread) or (Child(*arguments, template=self._template), now)
-        if now - used > IDLE_S / 2:
-            child.kill()  # it may be about to end
-        self._running[future] = child
+        fresh = Child(f"{__name__}:make_compiler", (MEMORY_BYTES,), template=self._template, idle_s=IDLE_S)
+        child = self._running[future] = self._children.setdefault(threading.get_ident(), fresh)
         try:
             result: Compiled = child.call((key, job), timeout_s, attempts=2)
             return result
@@ -326,7 +312,6 @@ class Compilers:
                 is_stopped = self._running.pop(future, None) is None
             if is_stopped:
                 child.kill()
-            self._children[thread] = child, time.monotonic()
 
 
 _ending = threading.Event()

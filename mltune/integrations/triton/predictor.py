@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -17,16 +16,11 @@ ANSWER_S = 30.0
 """Seconds allowed for a prediction."""
 
 
-def make_predictor(idle_s: float) -> Callable[[tuple[Any, ...]], Prediction | None]:
+def make_predictor() -> Callable[[tuple[Any, ...]], Prediction | None]:
     """Import what the models need, and return :func:`mltune.search.launch_search.predict`; the factory of the child."""
     predict(0, np.eye(6), np.arange(6.0), np.eye(6))  # the first fit takes longer
     ThreadpoolController().limit(limits=1)
-
-    def serve(request: tuple[Any, ...]) -> Prediction | None:
-        signal.setitimer(signal.ITIMER_REAL, idle_s)  # the alarm ends the process
-        return predict(*request) if request else None
-
-    return serve
+    return lambda request: predict(*request) if request else None
 
 
 class Predictor:
@@ -36,7 +30,7 @@ class Predictor:
     """
 
     def __init__(self, idle_s: float = 60.0) -> None:
-        self._served = ThreadedChild(f"{__name__}:make_predictor", (idle_s,))
+        self._served = ThreadedChild(f"{__name__}:make_predictor", (), idle_s=idle_s)
 
     def begin(self) -> Self:
         """Start the process if it does not run."""
