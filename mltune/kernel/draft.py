@@ -46,7 +46,9 @@ _DTYPES = {
 
 def draft_bundle(path: Path, name: str, entry: str | None = None) -> dict[str, bytes]:
     """Return the files of a new bundle of a name, from a CUDA source with one ``__global__`` function, or `entry`."""
-    law = f"{printable(path, 300)} is no CUDA source of at most {MAX_DRAFT_BYTES >> 20} MiB, of which a bundle is made"
+    law = (
+        f"{printable(path, 300)} cannot be read as the source of a bundle, CUDA of at most {MAX_DRAFT_BYTES >> 20} MiB"
+    )
     with raising(UsageError, law):
         text = read_source(path, MAX_DRAFT_BYTES).replace("\r\n", "\n")
     source = read_cuda(text)
