@@ -46,9 +46,7 @@ _DTYPES = {
 
 def draft_bundle(path: Path, name: str, entry: str | None = None) -> dict[str, bytes]:
     """Return the files of a new bundle of a name, from a CUDA source with one ``__global__`` function, or `entry`."""
-    law = (
-        f"{printable(path, 300)} cannot be read as the source of a bundle, CUDA of at most {MAX_DRAFT_BYTES >> 20} MiB"
-    )
+    law = f"{printable(path, 300)} cannot be read as a CUDA source of a bundle, of at most {MAX_DRAFT_BYTES >> 20} MiB"
     with raising(UsageError, law):
         text = read_source(path, MAX_DRAFT_BYTES).replace("\r\n", "\n")
     source = read_cuda(text)
