@@ -72,8 +72,8 @@ def test_sums_stay_in_registers(precision: str, epilogue: str, count: int) -> No
         builds = [future.result(300) for future in futures]
     assert [build.state for build in builds] == [TrialState.OK] * count
     spilled = [(build.stack_bytes, build.spill_bytes) for build in builds]
-    if (precision, epilogue) == ("eb", "scales"):  # 256 x 128: two words beside the sums have no register
-        assert spilled.pop(2) <= (8, 32)
+    if precision == "eb" and count == 4:  # 256 x 128: a few words beside the sums have no register
+        assert spilled.pop(2) <= {"scales": (8, 32), "block_scales": (24, 76)}[epilogue]
     assert spilled == [(0, 0)] * len(spilled)
     assert all(len(re.findall(r"\bSTG\.E\.128\b", disassemble(build.cubin))) >= 1 for build in builds)
 
